@@ -1,0 +1,1 @@
+"""Kittiwake: content-based publish/subscribe for sensor data."""
