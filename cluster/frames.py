@@ -1,0 +1,212 @@
+"""What a client and its connection point say to each other.
+
+On the wire a frame is a little-endian uint32 length and that many bytes of msgpack: an array whose first element is
+the frame's tag. `codec.py` turns one into the other; nothing is ever decoded without a type.
+
+Conversation:
+
+    client                                connection point
+    Hello                            ->
+                                     <-   Welcome                   (or Bye, and the connection closes)
+    Publish(first_sequence, ...)     ->
+                                     <-   Acknowledged(upto, window, ...)   cumulative; also the publisher's credit
+    Subscribe / Unsubscribe          ->
+                                     <-   Done(request) or Refused(request, ...)
+                                     <-   Notify(...)               many notifications in columns
+    Consumed(count)                  ->                             cumulative; the subscriber's credit
+                                     <-   Ping                      at the server's pace; silence for three pings ends it
+    Pong                             ->
+    Goodbye                          ->                             a clean end
+
+Bulk travels as columns: little-endian arrays inside `bytes`, so that neither side pays for an object per
+publication. A publication is one msgpack map, attribute name -> bool, int64 or uint64, finite float64, str or nil;
+its bytes are never touched between the publisher and the matchers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1
+
+ACKNOWLEDGE_NONE = 0
+ACKNOWLEDGE_MATCHED = 1
+
+SUBSCRIPTION_BITS = 20
+"""A client's own number of a subscription fits in this many bits; the cluster's id has the session above them."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="frame", gc=False):
+    """The base of all frames."""
+
+
+# From the client -----------------------------------------------------------------------------------------------------
+
+
+class Hello(Frame, frozen=True, array_like=True, tag=1, gc=False):
+    """The first frame, at most 4 kB.
+
+    client_id:      1 to 128 printable bytes; the publisher's name that subscribers see. The newest connection wins.
+    instance:       drawn at random by the client when it is created and kept over its reconnects, so that
+                    (client_id, instance, sequence) names a publication for good and a resend is recognised.
+    receive_window: notifications that the client takes beyond what it has reported as consumed.
+    """
+
+    version: int
+    client_id: str
+    instance: int
+    receive_window: int
+
+
+class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
+    """Consecutive publications.
+
+    first_sequence: the first one's number; numbers rise by one, without holes, over the life of an instance.
+    acknowledge:    0 none, 1 matched: how much the publisher wants to hear; both are acknowledged on the wire,
+                    since the acknowledgement is also the publisher's credit.
+    lengths:        uint32 per publication, its bytes in `payload`.
+    """
+
+    first_sequence: int
+    acknowledge: int
+    lengths: bytes
+    payload: bytes
+
+
+class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
+    """Open the subscription `number`, or replace its filter in one step if it is open.
+
+    number: the client's own, 0 <= number < 2**20; kept over reconnects.
+    filter: in text form, or in JSON form if it starts with a brace.
+    policy: what happens when the client does not keep up: "block" or "drop_oldest".
+    """
+
+    request: int
+    number: int
+    filter: str
+    policy: str
+
+
+class Unsubscribe(Frame, frozen=True, array_like=True, tag=4, gc=False):
+    """Close the subscription `number`; after Done nothing of it arrives."""
+
+    request: int
+    number: int
+
+
+class Consumed(Frame, frozen=True, array_like=True, tag=5, gc=False):
+    """Notifications that the application has taken since the connection began; cumulative."""
+
+    count: int
+
+
+class Pong(Frame, frozen=True, array_like=True, tag=6, gc=False):
+    """The answer to Ping."""
+
+
+class Goodbye(Frame, frozen=True, array_like=True, tag=7, gc=False):
+    """The client leaves on purpose; what it has published is still delivered."""
+
+
+# From the connection point -------------------------------------------------------------------------------------------
+
+
+class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):
+    """The login succeeded.
+
+    heartbeat_ms:        a Ping comes at least this often; a client that hears nothing for three of them reconnects.
+    publish_window:      publications that may be unacknowledged at once; publish_window_bytes: their payload bytes.
+    frame_bytes, attributes, string_bytes, subscriptions: the limits in force; beyond them a request is refused.
+    """
+
+    version: int
+    session: int
+    heartbeat_ms: int
+    publish_window: int
+    publish_window_bytes: int
+    frame_bytes: int
+    attributes: int
+    string_bytes: int
+    subscriptions: int
+
+
+class Acknowledged(Frame, frozen=True, array_like=True, tag=66, gc=False):
+    """Every publication up to and including `upto` is matched and handed over, or is listed as rejected.
+
+    window, window_bytes: the credit from now on, as in Welcome.
+    rejected: (sequence, reason) of publications that were refused and that nobody receives.
+    """
+
+    upto: int
+    window: int
+    window_bytes: int
+    rejected: list[tuple[int, str]]
+
+
+class Done(Frame, frozen=True, array_like=True, tag=67, gc=False):
+    """The request holds: a subscription matches everything published after this; or is gone for good."""
+
+    request: int
+
+
+class Refused(Frame, frozen=True, array_like=True, tag=68, gc=False):
+    """The request has failed and changed nothing. position and limit as in FilterError."""
+
+    request: int
+    code: str
+    reason: str
+    position: int | None
+    limit: int | None
+
+
+class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
+    """Notifications in delivery order, one per publication, as columns.
+
+    runs:      (publisher, time_us) shared by neighbours: microseconds since 1970 when a connection point took it in.
+    run:       uint32 per notification, an index into runs.
+    sequence:  uint64 per notification, the publisher's number.
+    lengths:   uint32 per notification, its bytes in payload.
+    matches:   uint32 per notification, how many of `numbers` are its own.
+    numbers:   uint32, the client's own numbers of the subscriptions that match.
+    """
+
+    runs: list[tuple[str, int]]
+    run: bytes
+    sequence: bytes
+    lengths: bytes
+    matches: bytes
+    numbers: bytes
+    payload: bytes
+
+
+class Dropped(Frame, frozen=True, array_like=True, tag=70, gc=False):
+    """Notifications dropped since the last such frame, because the client did not keep up.
+
+    reason: the policy's name. counts: (number of the subscription, notifications of it that were dropped).
+    notifications: distinct ones; at most the sum of the counts, as one may match several subscriptions.
+    """
+
+    reason: str
+    notifications: int
+    counts: list[tuple[int, int]]
+
+
+class Ping(Frame, frozen=True, array_like=True, tag=71, gc=False):
+    """Answer with Pong."""
+
+
+class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
+    """The connection closes after this frame.
+
+    code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, slow, shutdown.
+    A client reconnects after shutdown, timeout and slow only.
+    """
+
+    code: str
+    reason: str
+
+
+ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye
+ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye
+
+RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow"})
