@@ -14,12 +14,14 @@ import msgspec
 
 from cluster.errors import CodecError
 from cluster.frames import ClientFrame, Frame, ServerFrame
+from cluster.messages import AnyMessage, Message
 
 _LENGTH = struct.Struct("<I")
 
 _encoder = msgspec.msgpack.Encoder()
 _client_frames = msgspec.msgpack.Decoder(ClientFrame)
 _server_frames = msgspec.msgpack.Decoder(ServerFrame)
+_messages = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -36,6 +38,17 @@ def decode_client_frame(body: bytes | memoryview) -> ClientFrame:
 def decode_server_frame(body: bytes | memoryview) -> ServerFrame:
     """Return the frame that a connection point sent. Raises CodecError."""
     return decode(_server_frames, body)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the message's bytes, for one lane frame."""
+    return _encoder.encode(message)
+
+
+def decode_message(body: bytes | memoryview) -> AnyMessage:
+    """Return the message that a peer sent. Raises CodecError."""
+    message: AnyMessage = decode(_messages, body)
+    return message
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Any], body: bytes | memoryview) -> Any:
