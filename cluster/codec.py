@@ -8,7 +8,7 @@ exception is CodecError.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -16,12 +16,14 @@ from cluster.errors import CodecError
 from cluster.frames import ClientFrame, Frame, ServerFrame
 from cluster.messages import AnyMessage, Message
 
+T = TypeVar("T")
+
 _LENGTH = struct.Struct("<I")
 
 _encoder = msgspec.msgpack.Encoder()
-_client_frames = msgspec.msgpack.Decoder(ClientFrame)
-_server_frames = msgspec.msgpack.Decoder(ServerFrame)
-_messages = msgspec.msgpack.Decoder(AnyMessage)
+_client_frames: msgspec.msgpack.Decoder[ClientFrame] = msgspec.msgpack.Decoder(ClientFrame)
+_server_frames: msgspec.msgpack.Decoder[ServerFrame] = msgspec.msgpack.Decoder(ServerFrame)
+_messages: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -47,11 +49,10 @@ def encode_message(message: Message) -> bytes:
 
 def decode_message(body: bytes | memoryview) -> AnyMessage:
     """Return the message that a peer sent. Raises CodecError."""
-    message: AnyMessage = decode(_messages, body)
-    return message
+    return decode(_messages, body)
 
 
-def decode(decoder: msgspec.msgpack.Decoder[Any], body: bytes | memoryview) -> Any:
+def decode(decoder: msgspec.msgpack.Decoder[T], body: bytes | memoryview) -> T:
     """Run a typed decoder; every way in which bytes can be wrong ends in CodecError."""
     try:
         return decoder.decode(body)

@@ -33,7 +33,7 @@ def u64(data: bytes) -> Column:
 
 
 def starts(counts: Column) -> Column:
-    """Return where each group begins when groups of these sizes lie one after the other; int64, one more than counts."""
+    """Return where each group begins when groups of these sizes lie in a row; int64, one longer than counts."""
     result = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=result[1:])
     return result

@@ -40,7 +40,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="frame", gc=
     """The base of all frames."""
 
 
-# From the client -----------------------------------------------------------------------------------------------------
+# From the client ------------------------------------------------------------------------------------------
 
 
 class Hello(Frame, frozen=True, array_like=True, tag=1, gc=False):
@@ -108,7 +108,7 @@ class Goodbye(Frame, frozen=True, array_like=True, tag=7, gc=False):
     """The client leaves on purpose; what it has published is still delivered."""
 
 
-# From the connection point -------------------------------------------------------------------------------------------
+# From the connection point --------------------------------------------------------------------------------
 
 
 class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):

@@ -75,7 +75,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
     """The base of all messages between roles; a message travels alone in one lane frame."""
 
 
-# Publications --------------------------------------------------------------------------------------------------------
+# Publications ---------------------------------------------------------------------------------------------
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -172,7 +172,7 @@ class Deliver(Message, frozen=True, array_like=True, tag=4, gc=False):
 
 
 class Delivered(Message, frozen=True, array_like=True, tag=5, gc=False):
-    """CP -> EP: all notifications of these runs have a place in their subscribers' queues, or are counted as dropped."""
+    """CP -> EP: all notifications of these runs are within their subscribers' queues, or counted as dropped."""
 
     tokens: list[int]
 
@@ -183,7 +183,7 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
 
 
-# Subscriptions -------------------------------------------------------------------------------------------------------
+# Subscriptions --------------------------------------------------------------------------------------------
 
 
 class SubscriptionChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -225,7 +225,7 @@ class Changed(Message, frozen=True, array_like=True, tag=10, gc=False):
     changes: list[int]
 
 
-# Control -------------------------------------------------------------------------------------------------------------
+# Control --------------------------------------------------------------------------------------------------
 
 
 class Join(Message, frozen=True, array_like=True, tag=20, gc=False):
@@ -341,7 +341,7 @@ AnyMessage = (
 )
 
 
-# Events: what a machine is told --------------------------------------------------------------------------------------
+# Events: what a machine is told ---------------------------------------------------------------------------
 
 
 class Received(NamedTuple):
@@ -396,7 +396,7 @@ class Drained(NamedTuple):
 Event = Received | LaneUp | LaneDown | ClientConnected | ClientBytes | ClientClosed | Tick | Drained
 
 
-# Instructions: what a machine asks for -------------------------------------------------------------------------------
+# Instructions: what a machine asks for --------------------------------------------------------------------
 
 
 class Send(NamedTuple):

@@ -1,0 +1,33 @@
+"""Which slices a message visits.
+
+A client's access point is chosen by its session, so that its publications and subscriptions keep one order; a
+publisher's exit point by its name, so that all its publications, whichever way they came, are put in order and
+cleared of doubles at one place.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+from cluster.view import View
+
+
+def access_point_of(view: View, client: int) -> int:
+    """Return the slot of the access point that admits the client's traffic."""
+    return view.access_points[client % len(view.access_points)]
+
+
+@lru_cache(maxsize=65536)
+def _chosen(publisher: str, slots: tuple[int, ...]) -> int:
+    name = publisher.encode()
+    return max(slots, key=lambda slot: zlib.crc32(slot.to_bytes(2, "little"), zlib.crc32(name)))
+
+
+def exit_point_of(exit_points: Sequence[int], publisher: str) -> int:
+    """Return the slot of the exit point that joins and orders the publisher's publications.
+
+    Rendezvous hashing: when an exit point comes or goes, only publishers that gain or lose it move.
+    """
+    return _chosen(publisher, tuple(exit_points))
