@@ -1,0 +1,8 @@
+"""The matching engine: which subscriptions does a publication match?"""
+
+from cluster.matching.batch import DEFAULT_BATCH_LIMITS, Batch, BatchLimits
+from cluster.matching.hits import Hits
+from cluster.matching.index import Index
+from cluster.matching.scan import Scan
+
+__all__ = ["DEFAULT_BATCH_LIMITS", "Batch", "BatchLimits", "Hits", "Index", "Scan"]

@@ -1,0 +1,206 @@
+"""The few machine operations that numba lacks: loads and stores at addresses, bit tricks, 64 comparisons at once.
+
+All addresses and words are signed 64-bit integers, so that numba never mixes signed with unsigned (it would turn the
+result into a float). `less_equal_64` is the heart of the index: one vector comparison of 64 doubles, its outcomes as bits.
+
+Nothing here checks bounds: the callers own the memory and the layout (`layout.py`, `batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_I8, _I32, _I64, _F64 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType()
+_LANES = 64
+
+
+def _load(kind: Any, extend: bool, result: Any) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            loaded = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            return builder.zext(loaded, _I64) if extend else loaded
+
+        return result(types.int64), generate
+
+    return define
+
+
+def _store(kind: Any, narrow: bool, value_type: Any) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value = builder.trunc(arguments[1], kind) if narrow else arguments[1]
+            builder.store(value, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, value_type), generate
+
+    return define
+
+
+load8 = intrinsic(_load(_I8, True, types.int64))
+load32 = intrinsic(_load(_I32, True, types.int64))
+load64 = intrinsic(_load(_I64, False, types.int64))
+load_double = intrinsic(_load(_F64, False, types.float64))
+store8 = intrinsic(_store(_I8, True, types.int64))
+store32 = intrinsic(_store(_I32, True, types.int64))
+store64 = intrinsic(_store(_I64, False, types.int64))
+store_double = intrinsic(_store(_F64, False, types.float64))
+
+
+@intrinsic
+def load_float(typingctx: Any, address: Any) -> Any:
+    """Load a 32-bit float as a double."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FloatType()
+        loaded = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+        return builder.fpext(loaded, _F64)
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def swap16(typingctx: Any, value: Any) -> Any:
+    """Turn the order of the two low bytes; the result is non-negative."""
+    return types.int64(types.int64), _swapped(16)
+
+
+@intrinsic
+def swap32(typingctx: Any, value: Any) -> Any:
+    """Turn the order of the four low bytes; the result is non-negative."""
+    return types.int64(types.int64), _swapped(32)
+
+
+@intrinsic
+def swap64(typingctx: Any, value: Any) -> Any:
+    """Turn the order of the eight bytes."""
+    return types.int64(types.int64), _swapped(64)
+
+
+def _swapped(bits: int) -> Callable[..., Any]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.IntType(bits)
+        value = builder.trunc(arguments[0], kind) if bits < 64 else arguments[0]
+        swapped = builder.bswap(value)
+        return builder.zext(swapped, _I64) if bits < 64 else swapped
+
+    return generate
+
+
+@intrinsic
+def bits_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a double."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _I64)
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def double_of(typingctx: Any, bits: Any) -> Any:
+    """The double with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _F64)
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def float_from_bits32(typingctx: Any, bits: Any) -> Any:
+    """The 32-bit float with these bits, as a double."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(builder.trunc(arguments[0], _I32), ir.FloatType()), _F64)
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def unsigned_to_double(typingctx: Any, value: Any) -> Any:
+    """The nearest double of 64 bits read as an unsigned integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.uitofp(arguments[0], _F64)
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def shift_right(typingctx: Any, value: Any, bits: Any) -> Any:
+    """Shift right and fill with zeros."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.lshr(arguments[0], arguments[1])
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def below(typingctx: Any, left: Any, right: Any) -> Any:
+    """Compare as unsigned integers: left < right."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.icmp_unsigned("<", arguments[0], arguments[1])
+
+    return types.boolean(types.int64, types.int64), generate
+
+
+@intrinsic
+def lowest_bit(typingctx: Any, value: Any) -> Any:
+    """The place of the lowest bit set; 64 for zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def count_bits(typingctx: Any, value: Any) -> Any:
+    """The number of bits set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def fold_multiply(typingctx: Any, left: Any, right: Any) -> Any:
+    """Multiply to 128 bits and xor the halves: the step of the hash (wyhash, Wang Yi, 2019)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _I64)
+        return builder.xor(high, builder.trunc(product, _I64))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _compare_64(operator: str) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector = ir.VectorType(_F64, _LANES)
+            loaded = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=8)
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[1], ir.Constant(_I32, 0))
+            zeros = ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
+            spread = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            return builder.bitcast(builder.fcmp_ordered(operator, loaded, spread), _I64)
+
+        return types.int64(types.int64, types.float64), generate
+
+    return define
+
+
+less_equal_64 = intrinsic(_compare_64("<="))
+"""Bit j is set where the j-th double at the address is <= the value; none for a NaN."""
+greater_equal_64 = intrinsic(_compare_64(">="))
+"""Bit j is set where the j-th double at the address is >= the value; none for a NaN."""
