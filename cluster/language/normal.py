@@ -66,7 +66,7 @@ class Member(Atom, frozen=True, array_like=True, tag="m"):
 class Pattern(Atom, frozen=True, array_like=True, tag="p"):
     """Holds for strings that match; negated, for strings that do not.
 
-    operator: starts_with, ends_with, contains or like (`text` then holds the LIKE pattern as written, escapes included).
+    operator: starts_with, ends_with, contains or like (`text` is then the LIKE pattern as written, with its escapes).
     """
 
     attribute: str
