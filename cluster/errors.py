@@ -65,3 +65,18 @@ class ConnectionLostError(KittiwakeError):
         self.reason = reason
         self.code = reason_code
         super().__init__(reason)
+
+
+class RefusedError(KittiwakeError):
+    """A request that the cluster refused and that changed nothing; `limit` as in FilterError.
+
+    code: the refusing part's word, as it came on the wire ("too_many", "policy", ...).
+    """
+
+    code = "refused"
+
+    def __init__(self, reason: str, *, code: str = "refused", limit: int | None = None) -> None:
+        self.reason = reason
+        self.code = code
+        self.limit = limit
+        super().__init__(reason)

@@ -14,7 +14,7 @@ Conversation:
                                      <-   Done(request) or Refused(request, ...)
                                      <-   Notify(...)               many notifications in columns
     Consumed(count)                  ->                             cumulative; the subscriber's credit
-                                     <-   Ping                      at the server's pace; silence for three pings ends it
+                                     <-   Ping                       at the server's pace; it ends a silent connection
     Pong                             ->
     Goodbye                          ->                             a clean end
 

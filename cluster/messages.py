@@ -136,7 +136,6 @@ class Result(Message, frozen=True, array_like=True, tag=3, gc=False):
     epoch: int
     expect: list[int]
     access_point: int
-    access_point_incarnation: int
     sequence: int
     runs: list[Run]
     rejected: list[tuple[int, str]]

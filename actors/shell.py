@@ -1,0 +1,402 @@
+"""Runs one machine on an asyncio loop: sockets and the clock in, bytes out. It decides nothing.
+
+Everything that arrives in one turn of the loop is handed to the machine at once; then comes Drained, and what the
+machine asked to send goes out, one write a peer. So batches are as large as the load makes them and no timer is needed.
+
+A machine that raises is finished: the shell reports it and calls `failed`; nothing of it is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from actors.transport import OPERATOR, Identity, LaneProtocol
+from cluster.channel import Lane
+from cluster.codec import decode_message, encode_message
+from cluster.messages import (
+    Broadcast,
+    ClientBytes,
+    ClientClosed,
+    ClientConnected,
+    CloseClient,
+    Connect,
+    Drained,
+    Event,
+    Instruction,
+    LaneDown,
+    LaneUp,
+    Member,
+    Peer,
+    Received,
+    Send,
+    SendClient,
+    ServeClients,
+    Tick,
+)
+
+TICK_S = 0.05
+REDIAL_S = 0.1
+LINGER_S = 5.0
+"""How long a closed client may take to read what was written before the socket is cut."""
+
+log = logging.getLogger("kittiwake")
+
+
+class Handler(Protocol):
+    """A machine, or a role around it."""
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; return what to do about it."""
+        ...
+
+
+class Link:
+    """The lane to one incarnation of a peer, and the connection that carries it now.
+
+    member: where to dial; None where the peer dials us.
+    """
+
+    def __init__(self, identity: Identity, member: Member | None) -> None:
+        self.identity = identity
+        self.member = member
+        self.lane = Lane()
+        self.protocol: LaneProtocol | None = None
+        self.dialling: asyncio.Task[None] | None = None
+
+
+class Shell:
+    """Drives `handler` as `own`. failed: called once with the exception of a machine that raised."""
+
+    def __init__(
+        self,
+        own: Identity,
+        secret: bytes,
+        handler: Handler,
+        *,
+        failed: Callable[[BaseException], None],
+        client_address: tuple[str, int] | None = None,
+    ) -> None:
+        self._own = own
+        self._secret = secret
+        self._handler = handler
+        self._failed = failed
+        self._client_address = client_address
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[Peer, Link] = {}
+        self._owners: dict[LaneProtocol, Link] = {}
+        self._dirty: dict[Peer, Link] = {}
+        self._clients: dict[int, ClientProtocol] = {}
+        self._client_out: dict[int, list[bytes]] = {}
+        self._next_client = 1
+        self._drain_due = False
+        self._stopped = False
+        self._server: asyncio.Server | None = None
+        self._client_server: asyncio.Server | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # Life --------------------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str) -> int:
+        """Open the lane port on `host`; return its number."""
+        self._server = await self._loop.create_server(lambda: self._lane_protocol(None), host, 0)
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def bind_clients(self) -> tuple[str, int]:
+        """Take the client port, so that its number is known; clients are accepted from ServeClients on."""
+        assert self._client_address is not None, "this role has no client port"
+        host, port = self._client_address
+        self._client_server = await self._loop.create_server(
+            lambda: ClientProtocol(self), host, port, backlog=1024, start_serving=False
+        )
+        bound: tuple[str, int] = self._client_server.sockets[0].getsockname()[:2]
+        return bound
+
+    def perform(self, instructions: Iterable[Instruction]) -> None:
+        """Do what a machine asked for outside of an event, or what a launcher wants done."""
+        self._execute(instructions)
+        self._flush()
+
+    async def stop(self) -> None:
+        """Flush what is written, close everything."""
+        self._flush()
+        self._stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for server in (self._client_server, self._server):
+            if server is not None:
+                server.close()
+        for link in self._links.values():
+            if link.dialling is not None:
+                link.dialling.cancel()
+            if link.protocol is not None:
+                link.protocol.close()
+        for client in list(self._clients.values()):
+            client.close()
+        await asyncio.sleep(0)
+
+    # The machine -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, event: Event) -> None:
+        """Hand one event to the machine, do what it asks, and see to it that Drained follows."""
+        if self._stopped:
+            return
+        try:
+            instructions = self._handler.handle(event)
+        except Exception as error:
+            self._fail(error)
+            return
+        if instructions:
+            self._execute(instructions)
+        if not self._drain_due:
+            self._drain_due = True
+            self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_due = False
+        if self._stopped:
+            return
+        try:
+            instructions = self._handler.handle(Drained())
+        except Exception as error:
+            self._fail(error)
+            return
+        self._execute(instructions)
+        self._flush()
+
+    def _fail(self, error: Exception) -> None:
+        log.error("%s has failed", self._own.peer, exc_info=error)
+        self._stopped = True
+        self._failed(error)
+
+    def _execute(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Send(peer, message):
+                    self._send(peer, encode_message(message))
+                case SendClient(connection, data):
+                    self._client_out.setdefault(connection, []).append(data)
+                case Broadcast(peers, message):
+                    body = encode_message(message)
+                    for peer in peers:
+                        self._send(peer, body)
+                case CloseClient(connection):
+                    self._flush_client(connection, self._client_out.pop(connection, []))
+                    client = self._clients.get(connection)
+                    if client is not None:
+                        client.close()
+                case Connect(member):
+                    self._connect(member)
+                case ServeClients():
+                    assert self._client_server is not None, "no client port is bound"
+                    self._spawn(self._client_server.start_serving())
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = self._loop.create_task(work)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def _tick(self) -> None:
+        now_ms = time.monotonic_ns() // 1_000_000
+        self.dispatch(Tick(now_ms))
+        for peer, link in self._links.items():
+            link.lane.tick(now_ms)
+            self._dirty[peer] = link
+        self._flush()
+        if not self._stopped:
+            self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    # Lanes -------------------------------------------------------------------------------------------------------
+
+    def _send(self, peer: Peer, body: bytes) -> None:
+        link = self._links.get(peer)
+        assert link is not None, f"{self._own.peer} has no lane to {peer}"
+        link.lane.send(body)
+        self._dirty[peer] = link
+
+    def _flush(self) -> None:
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for link in dirty.values():
+                pieces = link.lane.poll()
+                if pieces and link.protocol is not None:
+                    link.protocol.write(pieces)
+        if self._client_out:
+            out, self._client_out = self._client_out, {}
+            for connection, data in out.items():
+                self._flush_client(connection, data)
+
+    def _connect(self, member: Member) -> None:
+        identity = Identity(member.layer, member.slot, member.incarnation)
+        link = self._links.get(member.peer)
+        if link is not None and link.identity == identity:
+            return
+        if link is not None:
+            self._drop(link)
+        link = self._links[member.peer] = Link(identity, member)
+        link.dialling = self._spawn(self._dial(link))
+
+    def _drop(self, link: Link) -> None:
+        self._links.pop(link.identity.peer, None)
+        self._dirty.pop(link.identity.peer, None)
+        if link.dialling is not None:
+            link.dialling.cancel()
+        if link.protocol is not None:
+            self._owners.pop(link.protocol, None)
+            link.protocol.abort("replaced by another incarnation")
+
+    async def _dial(self, link: Link) -> None:
+        """Open a connection for the link; on failure try again until the link is dropped."""
+        assert link.member is not None, "only known addresses are dialled"
+        while not self._stopped and self._links.get(link.identity.peer) is link and link.protocol is None:
+            try:
+                await self._loop.create_connection(
+                    lambda: self._lane_protocol(link.identity), link.member.host, link.member.port
+                )
+                return
+            except OSError:
+                await asyncio.sleep(REDIAL_S)
+
+    def _lane_protocol(self, target: Identity | None) -> LaneProtocol:
+        return LaneProtocol(
+            self._own,
+            self._secret,
+            target=target,
+            received=self._lane_received,
+            up=self._lane_up,
+            frames=self._lane_frames,
+            down=self._lane_down,
+        )
+
+    def _lane_received(self, other: Identity) -> int | None:
+        link = self._links.get(other.peer)
+        if link is None or link.identity.incarnation < other.incarnation:
+            return 0
+        if link.identity == other or (link.member is not None and not link.identity.incarnation):
+            return link.lane.received
+        return None  # an older incarnation
+
+    def _lane_up(self, protocol: LaneProtocol, other: Identity, peer_received: int) -> None:
+        link = self._links.get(other.peer)
+        if link is not None and link.identity != other:
+            if link.identity.incarnation:
+                self._drop(link)
+                link = None
+            else:
+                link.identity = other
+        if link is None:
+            link = self._links[other.peer] = Link(other, None)
+        if link.protocol is not None:
+            self._owners.pop(link.protocol, None)
+            link.protocol.abort("replaced by a newer connection")
+            link.lane.disconnect()
+        link.protocol = protocol
+        self._owners[protocol] = link
+        link.lane.connect(peer_received)
+        self._dirty[other.peer] = link
+        self.dispatch(LaneUp(other.peer))
+
+    def _lane_frames(self, protocol: LaneProtocol, bodies: list[bytes]) -> None:
+        link = self._owners.get(protocol)
+        if link is None:
+            return  # replaced
+        peer = link.identity.peer
+        self._dirty[peer] = link
+        for body in bodies:
+            message = link.lane.receive(body)
+            if message is not None:
+                self.dispatch(Received(peer, decode_message(message)))
+
+    def _lane_down(self, protocol: LaneProtocol, reason: str) -> None:
+        link = self._owners.pop(protocol, None)
+        if link is None:
+            if not self._stopped:
+                self._redial_unborn(reason)
+            return
+        link.protocol = None
+        link.lane.disconnect()
+        log.info("%s: lane to %s is down: %s", self._own.peer, link.identity.peer, reason)
+        if link.identity.layer == OPERATOR:
+            self._links.pop(link.identity.peer, None)
+            return
+        self.dispatch(LaneDown(link.identity.peer))
+        if link.member is not None and not self._stopped:
+            link.dialling = self._spawn(self._dial_later(link))
+
+    def _redial_unborn(self, reason: str) -> None:
+        """A connection ended before it was up; the links that we dial and that have none try again."""
+        for link in self._links.values():
+            if link.member is not None and link.protocol is None and (link.dialling is None or link.dialling.done()):
+                log.info("%s: no lane to %s yet: %s", self._own.peer, link.identity.peer, reason)
+                link.dialling = self._spawn(self._dial_later(link))
+
+    async def _dial_later(self, link: Link) -> None:
+        await asyncio.sleep(REDIAL_S)
+        await self._dial(link)
+
+    # Clients -----------------------------------------------------------------------------------------------------
+
+    def client_connected(self, client: ClientProtocol) -> None:
+        """A socket was accepted."""
+        client.number = self._next_client
+        self._next_client += 1
+        self._clients[client.number] = client
+        self.dispatch(ClientConnected(client.number))
+
+    def client_bytes(self, client: ClientProtocol, data: bytes) -> None:
+        """Bytes came from a client."""
+        self.dispatch(ClientBytes(client.number, data, time.time_ns() // 1000))
+
+    def client_closed(self, client: ClientProtocol) -> None:
+        """A client's socket is gone."""
+        self._clients.pop(client.number, None)
+        self._client_out.pop(client.number, None)
+        self.dispatch(ClientClosed(client.number))
+
+    def _flush_client(self, connection: int, data: list[bytes]) -> None:
+        client = self._clients.get(connection)
+        if client is not None and data:
+            client.write(data)
+
+
+class ClientProtocol(asyncio.Protocol):
+    """One client's socket."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._transport: asyncio.Transport | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self.number = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """The socket stands."""
+        self._transport = transport
+        self._shell.client_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._linger is None:
+            self._shell.client_bytes(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._linger is not None:
+            self._linger.cancel()
+        self._shell.client_closed(self)
+
+    def write(self, data: list[bytes]) -> None:
+        """Write the pieces in order."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(data)
+
+    def close(self) -> None:
+        """Close once what was written has gone out, at the latest after LINGER_S."""
+        if self._transport is None or self._linger is not None:
+            return
+        self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._transport.close()

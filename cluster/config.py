@@ -1,0 +1,215 @@
+"""The cluster's configuration: YAML -> checked, typed settings.
+
+Every key is optional and has the default shown here; an unknown key, a wrong type or a value out of range is a
+ConfigError that names the key. `configs/local.yaml` and `configs/cluster.yaml` are the two to start from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cluster.errors import ConfigError
+
+Count = Annotated[int, Meta(ge=1, le=2047)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+
+CONFIG_BYTES = 1 << 20
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of all sections: a misspelt key never passes in silence."""
+
+
+class Layers(Settings, frozen=True):
+    """How many slices each layer starts with."""
+
+    connection_points: Count = 1
+    access_points: Count = 1
+    matchers: Count = 1
+    exit_points: Count = 1
+
+
+class ClientPort(Settings, frozen=True):
+    """Where clients connect: connection point k listens on `port` + k; port 0 takes any free one.
+
+    insecure: must be true for a host that is not loopback, as clients are not authenticated.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = 7400
+    insecure: bool = False
+
+
+class RaySettings(Settings, frozen=True):
+    """Where the roles run.
+
+    address:       of a running Ray cluster; None starts one on this machine for as long as the command runs.
+    cpus_per_role: what each role asks of Ray; it decides placement, not speed.
+    placement:     "spread" a layer over the nodes or "pack" it.
+    lane_host:     the address that roles listen on for each other; None takes loopback with a Ray of our own,
+                   else the node's address.
+    """
+
+    address: str | None = None
+    cpus_per_role: Annotated[float, Meta(gt=0, le=64)] = 0.1
+    placement: Literal["spread", "pack"] = "spread"
+    lane_host: str | None = None
+    start_timeout_s: Positive = 120
+
+
+class ClientLimits(Settings, frozen=True):
+    """What a client may send. Beyond a limit on a connection it is closed with the reason; beyond one on a request
+    or a publication that one is refused.
+
+    first_frame_bytes, login_ms, waiting_clients: before login: the size of the one frame, the time to send it, and
+                           how many connections may be in that state (the oldest makes room).
+    frame_bytes:           a frame after login. partial_frame_ms: the time to complete one.
+    publications_per_frame, attributes, name_bytes, string_bytes: of publications.
+    subscriptions:         open at once, for one client.
+    """
+
+    connections: Positive = 10_000
+    waiting_clients: Positive = 512
+    first_frame_bytes: Annotated[int, Meta(ge=256, le=8192)] = 4096
+    login_ms: Positive = 5_000
+    frame_bytes: Annotated[int, Meta(ge=4096, le=8 << 20)] = 1 << 20
+    partial_frame_ms: Positive = 10_000
+    publications_per_frame: Annotated[int, Meta(ge=1, le=65536)] = 8192
+    attributes: Annotated[int, Meta(ge=1, le=256)] = 256
+    name_bytes: Annotated[int, Meta(ge=1, le=256)] = 256
+    string_bytes: Annotated[int, Meta(ge=1, le=1 << 20)] = 65_536
+    subscriptions: Annotated[int, Meta(ge=1, le=1 << 19)] = 10_000
+
+
+class FilterSettings(Settings, frozen=True):
+    """What a filter may be; beyond it a subscription is refused with the limit."""
+
+    predicates: Positive = 64
+    depth: Annotated[int, Meta(ge=1, le=64)] = 16
+    text_bytes: Positive = 8192
+    list_values: Positive = 256
+    conjunctions: Positive = 1024
+
+
+class Flow(Settings, frozen=True):
+    """Credit and queues; every queue is bounded in messages and bytes.
+
+    publish_window, publish_window_bytes: unacknowledged publications of one client.
+    publish_pool_bytes: their bytes over all clients of a connection point; as it fills, windows shrink down to
+                        publish_floor_bytes.
+    receive_window:     the largest number of unconsumed notifications that a client may ask for.
+    flight_bytes:       written to one client and not yet reported as consumed.
+    queue_messages, queue_bytes: waiting for one client beyond that; then the subscription's policy decides.
+    stall_ms:           a client with policy block that consumes nothing for so long, while others wait for it,
+                        is disconnected.
+    batch_publications: an access point closes a batch when it holds so many.
+    """
+
+    publish_window: Positive = 8192
+    publish_window_bytes: Positive = 2 << 20
+    publish_pool_bytes: Positive = 64 << 20
+    publish_floor_bytes: Positive = 64 << 10
+    receive_window: Positive = 65_536
+    flight_bytes: Positive = 1 << 20
+    queue_messages: Positive = 8192
+    queue_bytes: Positive = 4 << 20
+    stall_ms: Positive = 30_000
+    batch_publications: Positive = 1024
+
+
+class Timing(Settings, frozen=True):
+    """Clocks, in milliseconds.
+
+    client_heartbeat_ms: the server's ping; three of silence end a connection.
+    role_heartbeat_ms, role_lost_ms: the roles' reports to the coordinator, and when their absence means lost.
+    """
+
+    client_heartbeat_ms: Positive = 10_000
+    role_heartbeat_ms: Positive = 250
+    role_lost_ms: Positive = 1_500
+
+
+class Config(Settings, frozen=True):
+    """A whole cluster. data_directory: the run file and, later, everything durable; made with mode 0700."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")] = "local"
+    data_directory: str = "~/.local/state/kittiwake/local"
+    layers: Layers = Layers()
+    client_port: ClientPort = ClientPort()
+    ray: RaySettings = RaySettings()
+    client_limits: ClientLimits = ClientLimits()
+    filters: FilterSettings = FilterSettings()
+    flow: Flow = Flow()
+    timing: Timing = Timing()
+
+    @property
+    def directory(self) -> Path:
+        """The data directory with `~` resolved."""
+        return Path(self.data_directory).expanduser()
+
+
+def config_from(document: Any, source: str = "the configuration") -> Config:
+    """Return the settings that a parsed document holds. Raises ConfigError, which names the key and the source."""
+    try:
+        config = msgspec.convert({} if document is None else document, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_readable(error)}") from error
+    _check(config, source)
+    return config
+
+
+def load_config(path: str | Path | None) -> Config:
+    """Read a YAML file; None gives the defaults: one slice a layer on this machine. Raises ConfigError."""
+    if path is None:
+        return Config()
+    import yaml  # not a dependency of client machines
+
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    if len(text) > CONFIG_BYTES:
+        raise ConfigError(f"{path}: {len(text)} bytes, the limit is {CONFIG_BYTES}")
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    return config_from(document, str(path))
+
+
+def _readable(error: msgspec.ValidationError) -> str:
+    """msgspec says `... - at `$.flow.queue_bytes``; people look for `flow.queue_bytes`."""
+    text, _, place = str(error).partition(" - at `")
+    key = place.rstrip("`").removeprefix("$").lstrip(".")
+    return f"{key}: {text}" if key else text
+
+
+def _check(config: Config, source: str) -> None:
+    """What no single key shows."""
+    port = config.client_port
+    last = port.port + config.layers.connection_points - 1
+    if port.port and last > 65535:
+        raise ConfigError(f"{source}: client_port.port: connection point ports end at {last}, the limit is 65535")
+    if not is_loopback(port.host) and not port.insecure:
+        raise ConfigError(
+            f"{source}: client_port.host: {port.host} is not loopback and clients are not authenticated; "
+            "set client_port.insecure to true to accept that"
+        )
+    if config.flow.publish_floor_bytes > config.flow.publish_window_bytes:
+        raise ConfigError(f"{source}: flow.publish_floor_bytes: above flow.publish_window_bytes")
+    if config.timing.role_lost_ms < 2 * config.timing.role_heartbeat_ms:
+        raise ConfigError(f"{source}: timing.role_lost_ms: below two heartbeats of timing.role_heartbeat_ms")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address stays on this machine; a name other than localhost counts as not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,657 @@
+"""The connection point: clients' sessions at the edge of the cluster.
+
+It reads the frames of its clients, checks their limits, and forwards publications as runs without looking into them;
+it turns filters into normal forms; it writes notifications to subscribers as their credit allows.
+
+A connection goes through these states; anything else than what a state expects ends it with a Bye that says why:
+
+    WAITING   accepted; one Hello of at most 4 kB within 5 s
+    OPEN      logged in; frames in any order
+    (gone)    closed by either side; its subscriptions are removed from the matchers
+
+Order: publications and subscription changes of a client go to one access point, in the order they came. Publications
+are gathered until Drained; a change sends what was gathered before it first.
+
+The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
+within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
+A notification for a subscription that was closed meanwhile is dropped here, so that after Done nothing arrives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cluster import columns, frames
+from cluster.codec import FrameReader, FrameTooLargeError, decode_client_frame, encode_frame
+from cluster.columns import U32
+from cluster.config import Config
+from cluster.errors import CodecError, FilterError
+from cluster.frames import SUBSCRIPTION_BITS, Bye
+from cluster.language import Filter, FilterLimits, encode_normal, parse
+from cluster.messages import (
+    ACCESS_POINT,
+    CONNECTION_POINT,
+    COORDINATOR_PEER,
+    EXIT_POINT,
+    Acknowledge,
+    Changed,
+    ChangeSubscriptions,
+    ClientBytes,
+    ClientClosed,
+    ClientConnected,
+    CloseClient,
+    Deliver,
+    Delivered,
+    Drain,
+    Drained,
+    Event,
+    Install,
+    Instruction,
+    Message,
+    Peer,
+    Publications,
+    Received,
+    Run,
+    Send,
+    SendClient,
+    Serve,
+    ServeClients,
+    SessionClosed,
+    SessionOpened,
+    SessionTaken,
+    SubscriptionChange,
+    Tick,
+    client_key,
+    slot_of,
+    subscription_id,
+)
+from cluster.outbox import Chunk, Outbox, Position
+from cluster.routing import access_point_of
+from cluster.view import View, view_of
+
+POLICIES = ("block", "drop_oldest")
+SESSION_MASK = (1 << 32) - 1
+"""Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
+SESSIONS_PER_INCARNATION = 1 << 20
+
+
+@dataclass(slots=True)
+class Connection:
+    """A socket and what its client may still send. `heard_ms`, `since_ms`, `partial_ms`: monotonic, for deadlines."""
+
+    number: int
+    reader: FrameReader
+    since_ms: int
+    heard_ms: int
+    partial_ms: int | None = None
+    session: Session | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """A client that has logged in.
+
+    next_sequence:   the number its next publication must have; None before the first.
+    unacknowledged:  (last sequence, bytes) per Publish frame that is not acknowledged; its total is `flight_bytes`.
+    live:            by subscription number, whether it is open; grows with the numbers used.
+    holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
+    stalled_ms:      since when holds exist and nothing was consumed.
+    """
+
+    connection: int
+    client_id: str
+    key: int
+    instance: int
+    access_point: Peer
+    outbox: Outbox
+    next_sequence: int | None = None
+    acknowledged: int = 0
+    unacknowledged: deque[tuple[int, int]] = field(default_factory=deque)
+    flight_bytes: int = 0
+    live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))
+    subscriptions: set[int] = field(default_factory=set)
+    closed_any: bool = False
+    holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
+    stalled_ms: int | None = None
+
+
+class Refusal(Exception):
+    """Ends a connection; becomes the Bye frame."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.bye = Bye(code, reason)
+
+
+class ConnectionPoint:
+    """The machine. `slot` and `incarnation` are its own; `config` gives the limits."""
+
+    def __init__(self, slot: int, incarnation: int, config: Config) -> None:
+        self._slot = slot
+        self._peer = Peer(CONNECTION_POINT, slot)
+        self._limits = config.client_limits
+        self._flow = config.flow
+        self._timing = config.timing
+        self._filters = FilterLimits(
+            **msgspec.structs.asdict(config.filters), name_bytes=config.client_limits.name_bytes
+        )
+        self._view: View | None = None
+        self._now_ms = 0
+        self._next_session = incarnation * SESSIONS_PER_INCARNATION & SESSION_MASK
+        self._next_change = 0
+        self._connections: dict[int, Connection] = {}
+        self._waiting: dict[int, Connection] = {}
+        self._sessions: dict[int, Session] = {}  # by session number
+        self._by_client_id: dict[str, Session] = {}
+        self._publishers = 0  # sessions that have published
+        self._pool_bytes = 0  # unacknowledged payload of all sessions
+        self._changes: dict[int, tuple[int, int | None, int | None]] = {}  # change -> session, request, number closed
+        self._gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
+        self._held: dict[tuple[int, int], int] = {}  # (exit point, token) -> sessions that hold it
+        self._delivered: dict[int, list[int]] = {}  # exit point -> tokens to send
+        self._touched: dict[int, Session] = {}  # sessions with something to write
+        self._out: list[Instruction] = []
+        self.counters = dict.fromkeys(
+            ("accepted", "acknowledged", "rejected", "notifications", "dropped", "connections", "sessions", "refused"),
+            0,
+        )
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; return what to do about it, in order."""
+        match event:
+            case ClientBytes():
+                self._client_bytes(event)
+            case Received(peer, message):
+                self._received(peer, message)
+            case Drained():
+                self._flush()
+            case Tick(now_ms):
+                self._tick(now_ms)
+            case ClientConnected(connection):
+                self._connected(connection)
+            case ClientClosed(connection):
+                self._closed(connection)
+            case _:
+                pass  # LaneUp, LaneDown: lanes keep what is sent
+        out, self._out = self._out, []
+        return out
+
+    def gauges(self) -> dict[str, int]:
+        """Return the counters, and what is held at the moment."""
+        return self.counters | {
+            "queued": sum(session.outbox.queued for session in self._sessions.values()),
+            "unacknowledged_bytes": self._pool_bytes,
+            "subscriptions": sum(len(session.subscriptions) for session in self._sessions.values()),
+            "held_runs": len(self._held),
+        }
+
+    # Connections -------------------------------------------------------------------------------------------------
+
+    def _connected(self, number: int) -> None:
+        if len(self._connections) >= self._limits.connections:
+            self._end(number, Bye("too_many", f"{self._limits.connections} connections are open"))
+            return
+        if len(self._waiting) >= self._limits.waiting_clients:
+            oldest = next(iter(self._waiting.values()))
+            self._refuse(oldest, Bye("too_many", f"{self._limits.waiting_clients} connections wait for their Hello"))
+        connection = Connection(number, FrameReader(self._limits.first_frame_bytes), self._now_ms, self._now_ms)
+        self._connections[number] = self._waiting[number] = connection
+        self.counters["connections"] = len(self._connections)
+
+    def _closed(self, number: int) -> None:
+        connection = self._connections.get(number)
+        if connection is not None:
+            self._forget(connection)
+
+    def _end(self, number: int, bye: Bye) -> None:
+        self._out.append(SendClient(number, encode_frame(bye)))
+        self._out.append(CloseClient(number))
+
+    def _refuse(self, connection: Connection, bye: Bye) -> None:
+        self.counters["refused"] += 1
+        self._forget(connection)
+        self._end(connection.number, bye)
+
+    def _forget(self, connection: Connection) -> None:
+        """The connection is no more; neither is its session."""
+        self._connections.pop(connection.number, None)
+        self._waiting.pop(connection.number, None)
+        self.counters["connections"] = len(self._connections)
+        session, connection.session = connection.session, None
+        if session is None:
+            return
+        number = session.key & SESSION_MASK
+        self._sessions.pop(number, None)
+        self._touched.pop(number, None)
+        if self._by_client_id.get(session.client_id) is session:
+            del self._by_client_id[session.client_id]
+        self.counters["sessions"] = len(self._sessions)
+        self._publishers -= session.next_sequence is not None
+        self._pool_bytes -= session.flight_bytes
+        self._release(session, everything=True)
+        if session.subscriptions:
+            self._send_gathered(session.access_point)
+            changes = [
+                SubscriptionChange(self._change(number, None, None), subscription_id(session.key, closed), None)  # type: ignore[arg-type]
+                for closed in sorted(session.subscriptions)
+            ]
+            self._out.append(Send(session.access_point, ChangeSubscriptions(changes)))
+        self._out.append(Send(COORDINATOR_PEER, SessionClosed(session.client_id, session.key)))
+
+    def _client_bytes(self, event: ClientBytes) -> None:
+        connection = self._connections.get(event.connection)
+        if connection is None:
+            return  # already told to close
+        connection.heard_ms = self._now_ms
+        try:
+            for body in connection.reader.feed(event.data):
+                connection.partial_ms = None
+                self._frame(connection, body, event.now_us)
+                if connection.number not in self._connections:
+                    return
+        except FrameTooLargeError as error:
+            self._refuse(connection, Bye("too_large", str(error)))
+        except CodecError as error:
+            self._refuse(connection, Bye("malformed", str(error)))
+        except Refusal as refusal:
+            self._refuse(connection, refusal.bye)
+        else:
+            if not connection.reader.pending:
+                connection.partial_ms = None
+            elif connection.partial_ms is None:
+                connection.partial_ms = self._now_ms
+
+    def _frame(self, connection: Connection, body: bytes, now_us: int) -> None:
+        frame = decode_client_frame(body)
+        session = connection.session
+        if session is None:
+            if not isinstance(frame, frames.Hello):
+                raise Refusal("malformed", f"{type(frame).__name__} before Hello")
+            self._hello(connection, frame)
+            return
+        match frame:
+            case frames.Publish():
+                self._publish(session, frame, now_us)
+            case frames.Consumed(count):
+                if not session.outbox.consume(count):
+                    raise Refusal(
+                        "malformed", f"{count} notifications reported as consumed, {session.outbox.sent} were sent"
+                    )
+                session.stalled_ms = None
+                self._touched[session.key & SESSION_MASK] = session
+            case frames.Subscribe():
+                self._subscribe(session, frame)
+            case frames.Unsubscribe():
+                self._unsubscribe(session, frame)
+            case frames.Pong():
+                pass
+            case frames.Goodbye():
+                self._forget(connection)
+                self._out.append(CloseClient(connection.number))
+            case frames.Hello():
+                raise Refusal("malformed", "a second Hello")
+
+    def _hello(self, connection: Connection, hello: frames.Hello) -> None:
+        assert self._view is not None, "clients are let in before a view"
+        if hello.version != frames.VERSION:
+            raise Refusal("version", f"protocol version {hello.version}, this cluster speaks {frames.VERSION}")
+        if not 1 <= len(hello.client_id.encode()) <= 128 or not hello.client_id.isprintable():
+            raise Refusal("client_id", "a client id has 1 to 128 bytes, all printable")
+        if not 0 <= hello.instance < 1 << 64:
+            raise Refusal("malformed", "an instance is 0 <= instance < 2**64")
+        if not 1 <= hello.receive_window <= self._flow.receive_window:
+            raise Refusal(
+                "malformed", f"a receive window of {hello.receive_window}, allowed is 1 to {self._flow.receive_window}"
+            )
+        older = self._by_client_id.get(hello.client_id)
+        if older is not None:
+            self._take_over(older)
+        number = self._next_session
+        self._next_session = self._next_session + 1 & SESSION_MASK
+        key = client_key(self._slot, number)
+        session = Session(
+            connection.number,
+            hello.client_id,
+            key,
+            hello.instance,
+            Peer(ACCESS_POINT, access_point_of(self._view, key)),
+            Outbox(
+                window=hello.receive_window,
+                flight_bytes=self._flow.flight_bytes,
+                queue_messages=self._flow.queue_messages,
+                queue_bytes=self._flow.queue_bytes,
+                frame_bytes=self._limits.frame_bytes,
+            ),
+        )
+        connection.session = session
+        connection.reader.limit = self._limits.frame_bytes
+        del self._waiting[connection.number]
+        self._sessions[number] = self._by_client_id[hello.client_id] = session  # type: ignore[index]
+        self.counters["sessions"] = len(self._sessions)
+        window, window_bytes = self._window()
+        self._write(
+            session,
+            frames.Welcome(
+                frames.VERSION,
+                number,
+                self._timing.client_heartbeat_ms,
+                window,
+                window_bytes,
+                self._limits.frame_bytes,
+                self._limits.attributes,
+                self._limits.string_bytes,
+                self._limits.subscriptions,
+            ),
+        )
+        self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, key)))
+
+    def _take_over(self, older: Session) -> None:
+        connection = self._connections[older.connection]
+        self._refuse(connection, Bye("taken_over", f"client id {older.client_id!r} has connected again"))
+
+    def _write(self, session: Session, frame: frames.Frame) -> None:
+        self._out.append(SendClient(session.connection, encode_frame(frame)))
+
+    # Publications ------------------------------------------------------------------------------------------------
+
+    def _window(self) -> tuple[int, int]:
+        """Return a publisher's credit: its own window, less when the pool must serve many."""
+        share = self._flow.publish_pool_bytes // max(self._publishers, 1)
+        window_bytes = min(self._flow.publish_window_bytes, max(share, self._flow.publish_floor_bytes))
+        return self._flow.publish_window, window_bytes
+
+    def _publish(self, session: Session, frame: frames.Publish, now_us: int) -> None:
+        count = len(frame.lengths) // 4
+        size = len(frame.payload)
+        if len(frame.lengths) % 4 or count == 0:
+            raise Refusal("malformed", "Publish.lengths is not a column of uint32, or empty")
+        if count > self._limits.publications_per_frame:
+            raise Refusal(
+                "too_large", f"{count} publications in a frame, the limit is {self._limits.publications_per_frame}"
+            )
+        if int(columns.u32(frame.lengths).sum(dtype=np.uint64)) != size:
+            raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
+        if frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
+            raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
+        if session.next_sequence is None:
+            if not 1 <= frame.first_sequence < 1 << 62:
+                raise Refusal("malformed", f"a first sequence of {frame.first_sequence}")
+            session.next_sequence = frame.first_sequence
+            session.acknowledged = frame.first_sequence - 1
+            self._publishers += 1
+        if frame.first_sequence != session.next_sequence:
+            raise Refusal("malformed", f"sequence {frame.first_sequence} where {session.next_sequence} was due")
+        last = frame.first_sequence + count - 1
+        # The byte window may have shrunk after the client used it; the configured one is the contract.
+        if last - session.acknowledged > self._flow.publish_window or (
+            session.unacknowledged and session.flight_bytes + size > self._flow.publish_window_bytes
+        ):
+            raise Refusal(
+                "over_credit",
+                f"more than {self._flow.publish_window} publications or "
+                f"{self._flow.publish_window_bytes} bytes are unacknowledged",
+            )
+        session.next_sequence = last + 1
+        session.unacknowledged.append((last, size))
+        session.flight_bytes += size
+        self._pool_bytes += size
+        self.counters["accepted"] += count
+        run = Run(session.client_id, session.instance, session.key, frame.first_sequence, count, now_us)
+        self._gathered.setdefault(session.access_point, []).append((run, frame.lengths, frame.payload))
+
+    def _send_gathered(self, access_point: Peer) -> None:
+        gathered = self._gathered.pop(access_point, None)
+        if gathered is None:
+            return
+        if len(gathered) == 1:
+            run, lengths, payload = gathered[0]
+            message = Publications([run], lengths, payload)
+        else:
+            message = Publications(
+                [run for run, _, _ in gathered],
+                b"".join([lengths for _, lengths, _ in gathered]),
+                b"".join([payload for _, _, payload in gathered]),
+            )
+        self._out.append(Send(access_point, message))
+
+    def _acknowledge(self, message: Acknowledge) -> None:
+        for client, upto, rejected in message.acknowledgements:
+            session = self._sessions.get(client & SESSION_MASK)
+            if session is None or session.key != client:
+                continue  # gone meanwhile
+            assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
+            assert session.acknowledged <= upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
+            self.counters["acknowledged"] += upto - session.acknowledged
+            self.counters["rejected"] += len(rejected)
+            session.acknowledged = upto
+            while session.unacknowledged and session.unacknowledged[0][0] <= upto:
+                size = session.unacknowledged.popleft()[1]
+                session.flight_bytes -= size
+                self._pool_bytes -= size
+            self._write(session, frames.Acknowledged(upto, *self._window(), rejected))
+
+    # Subscriptions -----------------------------------------------------------------------------------------------
+
+    def _change(self, session: int, request: int | None, closed: int | None) -> int:
+        self._next_change += 1
+        self._changes[self._next_change] = (session, request, closed)
+        return self._next_change
+
+    def _subscribe(self, session: Session, frame: frames.Subscribe) -> None:
+        if not 0 <= frame.number < 1 << SUBSCRIPTION_BITS:
+            raise Refusal("malformed", f"subscription number {frame.number}, allowed is below {1 << SUBSCRIPTION_BITS}")
+        new = frame.number not in session.subscriptions
+        if new and len(session.subscriptions) >= self._limits.subscriptions:
+            limit = self._limits.subscriptions
+            self._write(
+                session, frames.Refused(frame.request, "too_many", f"{limit} subscriptions are open", None, limit)
+            )
+            return
+        if frame.policy not in POLICIES:
+            reason = f"policy {frame.policy[:32]!r}, known are {', '.join(POLICIES)}"
+            self._write(session, frames.Refused(frame.request, "policy", reason, None, None))
+            return
+        try:
+            normal_form = encode_normal(_parse(frame.filter, self._filters).normal_form)
+        except FilterError as error:
+            self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
+            return
+        session.subscriptions.add(frame.number)
+        while frame.number >= len(session.live):
+            session.live = np.concatenate([session.live, np.zeros_like(session.live)])
+        session.live[frame.number] = True
+        session.outbox.set_policy(frame.number, droppable=frame.policy == "drop_oldest")
+        self._send_change(session, frame.request, frame.number, normal_form)
+
+    def _unsubscribe(self, session: Session, frame: frames.Unsubscribe) -> None:
+        if frame.number not in session.subscriptions:
+            self._write(session, frames.Done(frame.request))
+            return
+        session.subscriptions.discard(frame.number)
+        self._send_change(session, frame.request, frame.number, None)
+
+    def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
+        change = self._change(session.key & SESSION_MASK, request, number if normal_form is None else None)
+        self._send_gathered(session.access_point)
+        subscription = subscription_id(session.key, number)  # type: ignore[arg-type]
+        change_message = ChangeSubscriptions([SubscriptionChange(change, subscription, normal_form)])
+        self._out.append(Send(session.access_point, change_message))
+
+    def _changed(self, message: Changed) -> None:
+        for change in message.changes:
+            number, request, closed = self._changes.pop(change)
+            session = self._sessions.get(number)
+            if session is None or request is None:
+                continue
+            if closed is not None and closed not in session.subscriptions:
+                session.live[closed] = False
+                session.closed_any = True
+            self._write(session, frames.Done(request))
+
+    # Notifications -----------------------------------------------------------------------------------------------
+
+    def _deliver(self, exit_point: int, message: Deliver) -> None:
+        """Give each session its share. Vector work per session; the tokens of runs that are full up are held."""
+        offsets = columns.starts(columns.u32(message.lengths))
+        run_of = columns.u32(message.run)
+        sequence_of = columns.u64(message.sequence)
+        lengths_of = columns.u32(message.lengths)
+        publication = columns.u32(message.publication)
+        matches = columns.u32(message.matches)
+        numbers = columns.u32(message.numbers)
+        number_starts = columns.starts(matches)
+        names = [(publisher, time_us) for publisher, time_us, _ in message.runs]
+        held: set[int] = set()
+        begin = 0
+        for number, count in zip(
+            columns.u32(message.sessions).tolist(), columns.u32(message.notifications).tolist(), strict=True
+        ):
+            end = begin + count
+            session = self._sessions.get(number)
+            if session is not None:
+                chosen = publication[begin:end]
+                chunk = Chunk(
+                    names,
+                    run_of[chosen],
+                    sequence_of[chosen],
+                    lengths_of[chosen],
+                    matches[begin:end],
+                    numbers[number_starts[begin] : number_starts[end]],
+                    columns.gather(message.payload, offsets, chosen),
+                )
+                if session.closed_any:
+                    chunk = _without_closed(session, chunk)
+                if len(chunk):
+                    self._queue(exit_point, session, chunk, message.runs, held)
+            begin = end
+        tokens = [token for place, (_, _, token) in enumerate(message.runs) if place not in held]
+        if tokens:
+            self._delivered.setdefault(exit_point, []).extend(tokens)
+
+    def _queue(
+        self, exit_point: int, session: Session, chunk: Chunk, runs: list[tuple[str, int, int]], held: set[int]
+    ) -> None:
+        used = np.unique(chunk.run)
+        if len(used) < len(chunk.runs):
+            chunk = chunk._replace(
+                runs=[chunk.runs[place] for place in used.tolist()],
+                run=np.searchsorted(used, chunk.run).astype(U32),
+            )
+        before = session.outbox.dropped
+        position = session.outbox.push(chunk)
+        self.counters["dropped"] += session.outbox.dropped - before
+        self._touched[session.key & SESSION_MASK] = session
+        if session.outbox.admits(position):
+            return
+        tokens = [(exit_point, runs[place][2]) for place in used.tolist()]
+        for token in tokens:
+            self._held[token] = self._held.get(token, 0) + 1
+        held.update(used.tolist())
+        session.holds.append((position, tokens))
+
+    def _release(self, session: Session, *, everything: bool = False) -> None:
+        """Let go of the runs that have found their place in the session's queue."""
+        while session.holds and (everything or session.outbox.admits(session.holds[0][0])):
+            for token in session.holds.popleft()[1]:
+                left = self._held[token] - 1
+                if left:
+                    self._held[token] = left
+                else:
+                    del self._held[token]
+                    self._delivered.setdefault(token[0], []).append(token[1])
+
+    # Rounds ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        for access_point in list(self._gathered):
+            self._send_gathered(access_point)
+        touched, self._touched = self._touched, {}
+        for session in touched.values():
+            for chunk in session.outbox.take():
+                self.counters["notifications"] += len(chunk)
+                self._write(session, chunk.frame())
+            drops = session.outbox.take_drops()
+            if drops is not None:
+                counts = sorted(drops.counts.items())
+                self._write(session, frames.Dropped("drop_oldest", drops.notifications, counts))
+            if session.holds:
+                self._release(session)
+        for exit_point, tokens in self._delivered.items():
+            self._out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
+        self._delivered = {}
+
+    def _tick(self, now_ms: int) -> None:
+        pings = now_ms // self._timing.client_heartbeat_ms != self._now_ms // self._timing.client_heartbeat_ms
+        self._now_ms = now_ms
+        limits = self._limits
+        for connection in list(self._connections.values()):
+            session = connection.session
+            bye = None
+            if session is None and now_ms - connection.since_ms > limits.login_ms:
+                bye = Bye("timeout", f"no Hello within {limits.login_ms} ms")
+            elif connection.partial_ms is not None and now_ms - connection.partial_ms > limits.partial_frame_ms:
+                bye = Bye("timeout", f"a frame was not complete within {limits.partial_frame_ms} ms")
+            elif session is not None and now_ms - connection.heard_ms > 3 * self._timing.client_heartbeat_ms:
+                bye = Bye("timeout", f"silent for {now_ms - connection.heard_ms} ms")
+            elif session is not None and session.holds:
+                if session.stalled_ms is None:
+                    session.stalled_ms = now_ms
+                elif now_ms - session.stalled_ms > self._flow.stall_ms:
+                    bye = Bye("slow", f"nothing consumed for {now_ms - session.stalled_ms} ms while publishers wait")
+            if bye is not None:
+                self._refuse(connection, bye)
+            elif pings and session is not None:
+                self._write(session, frames.Ping())
+
+    def _received(self, peer: Peer, message: Message) -> None:
+        match message:
+            case Deliver():
+                self._deliver(peer.slot, message)
+            case Acknowledge():
+                self._acknowledge(message)
+            case Changed():
+                self._changed(message)
+            case Install():
+                self._view = view_of(message)
+            case Serve():
+                self._out.append(ServeClients())
+            case SessionTaken(client):
+                session = self._sessions.get(client & SESSION_MASK)
+                if session is not None and slot_of(client) == self._slot and session.key == client:
+                    self._take_over(session)
+            case Drain():
+                for connection in list(self._connections.values()):
+                    self._refuse(connection, Bye("shutdown", "the cluster stops"))
+            case _:
+                raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
+
+
+def _parse(spelling: str, limits: FilterLimits) -> Filter:
+    """Return the filter, in text form or, behind a brace, in JSON form. Raises FilterError."""
+    if not spelling.startswith("{"):
+        return parse(spelling, limits)
+    size = len(spelling.encode())
+    if size > limits.text_bytes:
+        raise FilterError(f"a filter of {size} bytes, the limit is {limits.text_bytes}", limit=limits.text_bytes)
+    try:
+        document = msgspec.json.decode(spelling)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FilterError(f"not JSON: {error}") from error
+    return Filter.from_json(document, limits)
+
+
+def _without_closed(session: Session, chunk: Chunk) -> Chunk:
+    """Return the chunk without the numbers of closed subscriptions, and without notifications that lose all."""
+    open_numbers = session.live[chunk.numbers]
+    if open_numbers.all():
+        return chunk
+    begins = columns.starts(chunk.matches)[:-1]
+    matches = np.add.reduceat(open_numbers.astype(np.int64), begins)
+    rest = np.flatnonzero(matches)
+    kept = chunk._replace(matches=matches, numbers=chunk.numbers[open_numbers])
+    return kept.select(rest)

@@ -1,0 +1,236 @@
+"""What waits for one subscriber: its notifications in order, its credit, and what happens when it does not keep up.
+
+A notification is *queued*, then *sent* (written to the socket), then *consumed* (the application took it; the client
+reports it). What is sent and not consumed is in flight, bounded by the client's window and by bytes. What does not
+fit there waits here. When that exceeds the queue's limit, the policy of the subscriptions decides:
+
+    drop_oldest   the oldest notifications that only such subscriptions match are removed and counted
+    block         nothing is removed; whoever published is not acknowledged until the queue `admits` what was
+                  pushed. So a slow subscriber costs the publishers that it listens to their speed, and nobody else
+                  anything: their windows bound what can pile up here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster import columns
+from cluster.columns import U32, Column
+from cluster.frames import Notify
+
+
+class Chunk(NamedTuple):
+    """Some notifications of one client, in columns as in Notify. It owns its bytes: a slow client keeps no
+    stranger's payload alive."""
+
+    runs: list[tuple[str, int]]
+    run: Column
+    sequence: Column
+    lengths: Column
+    matches: Column
+    numbers: Column
+    payload: bytes
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def bytes(self) -> int:
+        """What it costs to keep."""
+        return len(self.payload) + 24 * len(self.run) + 4 * len(self.numbers)
+
+    def frame(self) -> Notify:
+        """Return it as the client gets it."""
+        return Notify(
+            self.runs,
+            self.run.astype(U32, copy=False).tobytes(),
+            self.sequence.tobytes(),
+            self.lengths.astype(U32, copy=False).tobytes(),
+            self.matches.astype(U32, copy=False).tobytes(),
+            self.numbers.astype(U32, copy=False).tobytes(),
+            self.payload,
+        )
+
+    def select(self, chosen: Column) -> Chunk:
+        """Return the notifications at these places (ascending)."""
+        offsets = columns.starts(self.lengths)
+        places = columns.starts(self.matches)
+        return Chunk(
+            self.runs,
+            self.run[chosen],
+            self.sequence[chosen],
+            self.lengths[chosen],
+            self.matches[chosen],
+            self.numbers[columns.ranges(places[chosen], self.matches[chosen])],
+            columns.gather(self.payload, offsets, chosen),
+        )
+
+
+class Drops(NamedTuple):
+    """Notifications removed since the last report, and of which subscriptions (number -> how many)."""
+
+    notifications: int
+    counts: dict[int, int]
+
+
+class Position(NamedTuple):
+    """How much was ever pushed: a place in the queue."""
+
+    messages: int
+    bytes: int
+
+
+class Outbox:
+    """The queue of one subscriber.
+
+    queue_messages and queue_bytes bound what is dropped from;
+    window and flight_bytes what is in flight; frame_bytes a Notify frame's columns and payload.
+    """
+
+    def __init__(
+        self, *, window: int, flight_bytes: int, queue_messages: int, queue_bytes: int, frame_bytes: int
+    ) -> None:
+        self._window = window
+        self._flight_limit = flight_bytes
+        self._queue_messages = queue_messages
+        self._queue_bytes = queue_bytes
+        # A frame must fit with its runs' names; half the limit leaves room for the worst of them.
+        self._frame_bytes = frame_bytes // 2
+        self._queue: deque[tuple[Position, Chunk]] = deque()  # with the position of its end
+        self._bytes = 0
+        self.queued = 0  # notifications in _queue
+        self._pushed = 0  # ever pushed, dropped ones included
+        self._pushed_bytes = 0
+        self.sent = 0
+        self.consumed = 0
+        self.dropped = 0
+        self._flight: deque[tuple[int, int]] = deque()  # (sent up to, bytes) per frame not wholly consumed
+        self._flight_bytes = 0
+        self._droppable = np.zeros(64, np.bool_)  # by subscription number: policy drop_oldest
+        self._any_droppable = False
+        self._drops: dict[int, int] = {}
+        self._dropped_untold = 0
+
+    def set_policy(self, number: int, *, droppable: bool) -> None:
+        """Remember the policy of a subscription."""
+        if droppable:
+            while number >= len(self._droppable):
+                self._droppable = np.concatenate([self._droppable, np.zeros_like(self._droppable)])
+            self._any_droppable = True
+        if number < len(self._droppable):
+            self._droppable[number] = droppable
+
+    # Queue --------------------------------------------------------------------------------------------------------
+
+    def push(self, chunk: Chunk) -> Position:
+        """Queue some notifications and drop what the policies allow; ask `admits` about the position returned."""
+        self._pushed += len(chunk)
+        self._pushed_bytes += chunk.bytes()
+        self.queued += len(chunk)
+        self._bytes += chunk.bytes()
+        position = Position(self._pushed, self._pushed_bytes)
+        self._queue.append((position, chunk))
+        if self._any_droppable and self._over():
+            self._trim()
+        return position
+
+    def _over(self) -> bool:
+        return self.queued > self._queue_messages or self._bytes > self._queue_bytes
+
+    def admits(self, position: Position) -> bool:
+        """Tell whether everything pushed up to the position is gone or lies within the queue's limit.
+
+        Counted from the head of the queue, removed ones in between included: at worst it says no for longer.
+        """
+        if not self._queue:
+            return True
+        end, head = self._queue[0]
+        return (
+            position.messages - (end.messages - len(head)) <= self._queue_messages
+            and position.bytes - (end.bytes - head.bytes()) <= self._queue_bytes
+        )
+
+    def _trim(self) -> None:
+        """Drop the oldest droppable notifications until the queue is within its limit or none is left to drop."""
+        kept: list[tuple[Position, Chunk]] = []
+        while self._queue and self._over():
+            position, chunk = self._queue.popleft()
+            places = np.flatnonzero(self._droppable_in(chunk))
+            excess = max(self.queued - self._queue_messages, 0)
+            if self._bytes > self._queue_bytes:
+                excess = max(excess, (self._bytes - self._queue_bytes) * len(chunk) // chunk.bytes() + 1)
+            places = places[:excess]
+            if len(places):
+                lost = chunk.select(places)
+                self._count(lost)
+                keep = np.ones(len(chunk), np.bool_)
+                keep[places] = False
+                rest = chunk.select(np.flatnonzero(keep))
+                self.queued -= len(lost)
+                self._bytes -= chunk.bytes() - rest.bytes()
+                chunk = rest
+            if len(chunk):
+                kept.append((position, chunk))
+        self._queue.extendleft(reversed(kept))
+
+    def _droppable_in(self, chunk: Chunk) -> Column:
+        known = np.minimum(chunk.numbers, len(self._droppable) - 1)
+        droppable = self._droppable[known] & (chunk.numbers < len(self._droppable))
+        result: Column = np.logical_and.reduceat(droppable, columns.starts(chunk.matches)[:-1])
+        return result
+
+    def _count(self, lost: Chunk) -> None:
+        numbers, counts = np.unique(lost.numbers, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._drops[number] = self._drops.get(number, 0) + count
+        self._dropped_untold += len(lost)
+        self.dropped += len(lost)
+
+    def take_drops(self) -> Drops | None:
+        """Return what was dropped since the last call, None if nothing was."""
+        if not self._dropped_untold:
+            return None
+        drops = Drops(self._dropped_untold, self._drops)
+        self._dropped_untold, self._drops = 0, {}
+        return drops
+
+    # Flight ------------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Chunk]:
+        """Return what may be written now, as chunks that fit one frame each; they count as sent."""
+        out: list[Chunk] = []
+        while self._queue:
+            room = self._window - (self.sent - self.consumed)
+            if room <= 0 or (self._flight and self._flight_bytes >= self._flight_limit):
+                break
+            position, chunk = self._queue.popleft()
+            size = chunk.bytes()
+            count = min(len(chunk), room)
+            if size > self._frame_bytes:
+                count = min(count, max(1, self._fitting(chunk)))
+            if count < len(chunk):
+                rest = chunk.select(np.arange(count, len(chunk)))
+                chunk = chunk.select(np.arange(count))
+                self._queue.appendleft((position, rest))
+            self.queued -= len(chunk)
+            self.sent += len(chunk)
+            self._bytes -= chunk.bytes()
+            self._flight.append((self.sent, chunk.bytes()))
+            self._flight_bytes += chunk.bytes()
+            out.append(chunk)
+        return out
+
+    def _fitting(self, chunk: Chunk) -> int:
+        costs = chunk.lengths.astype(np.int64) + 24 + 4 * chunk.matches.astype(np.int64)
+        return int(np.searchsorted(np.cumsum(costs), self._frame_bytes, side="right"))
+
+    def consume(self, count: int) -> bool:
+        """The client has taken `count` notifications in all. Returns False if that is impossible."""
+        if not self.consumed <= count <= self.sent:
+            return False
+        self.consumed = count
+        while self._flight and self._flight[0][0] <= count:
+            self._flight_bytes -= self._flight.popleft()[1]
+        return True
