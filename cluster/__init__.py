@@ -1,9 +1,34 @@
-"""Kittiwake: content-based publish/subscribe for sensor data."""
+"""Kittiwake: content-based publish/subscribe for sensor data.
+
+async with connect("kittiwake://127.0.0.1:7400", client_id="lab") as client: ...       see cluster.client
+parse("no2 > 40").matches({"no2": 45.0})                                               see cluster.language
+"""
 
 from __future__ import annotations
 
-from cluster.errors import FilterError
+from cluster.client import Client, Notification, Subscription, connect, connect_sync
+from cluster.errors import (
+    ConnectionLostError,
+    FilterError,
+    KittiwakeError,
+    RefusedError,
+    RejectedError,
+)
 from cluster.language.builder import F
 from cluster.language.filter import Filter, parse
 
-__all__ = ["F", "Filter", "FilterError", "parse"]
+__all__ = [
+    "Client",
+    "ConnectionLostError",
+    "F",
+    "Filter",
+    "FilterError",
+    "KittiwakeError",
+    "Notification",
+    "RefusedError",
+    "RejectedError",
+    "Subscription",
+    "connect",
+    "connect_sync",
+    "parse",
+]

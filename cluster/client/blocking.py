@@ -1,0 +1,411 @@
+"""The client for programs without an event loop: the same names, each call waits.
+
+The asynchronous client runs in a thread of its own, so heartbeats are answered and publications acknowledged while
+the program does something else. Everything here may be called from any thread; a stream is for one reader at a time.
+
+Crossing from thread to thread costs some 50 µs, so nothing crosses alone that can cross in company: a stream takes
+what is queued at once and hands it out piece by piece, and `publish_many` packs in the caller's thread and passes on
+whatever has gathered while the last batch was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from cluster.client.address import DEFAULT_URL, Connector
+from cluster.client.attributes import AttributePacker, Limits
+from cluster.client.client import Acknowledge, Client, connect
+from cluster.client.notification import Notification
+from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX
+from cluster.client.streams import Policy, Stream, Subscription, SubscriptionGroup
+from cluster.errors import ConnectionLostError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from cluster.client.filters import FilterLike
+
+T = TypeVar("T")
+StreamT = TypeVar("StreamT", bound=Stream)
+
+TAKE_MAX = 256
+"""Notifications that a stream takes over at once; they count as consumed from then on."""
+GATHERED_MAX = 4 * CHUNK_COUNT_MAX
+GATHERED_BYTES_MAX = 4 * CHUNK_BYTES_MAX
+
+
+def connect_sync(
+    url: str = DEFAULT_URL,
+    *,
+    client_id: str | None = None,
+    receive_window: int = 4096,
+    reconnect: bool = True,
+    connect_timeout_s: float = 10.0,
+    backoff_s: tuple[float, float] = (0.05, 5.0),
+    connector: Connector | None = None,
+    rng: random.Random | None = None,
+) -> BlockingClient:
+    """Connect to a cluster and return the client; also for `with connect_sync(...) as client:`.
+
+    Arguments and errors as `connect`; the connector runs in the client's thread.
+    """
+    client = connect(
+        url,
+        client_id=client_id,
+        receive_window=receive_window,
+        reconnect=reconnect,
+        connect_timeout_s=connect_timeout_s,
+        backoff_s=backoff_s,
+        connector=connector,
+        rng=rng,
+    )
+    thread = _LoopThread()
+    try:
+
+        async def start() -> Client:
+            return await client
+
+        return BlockingClient(thread.run(start()), thread)
+    except BaseException:
+        thread.stop()
+        raise
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name="kittiwake client", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in the loop and return its result; an interrupt of the caller cancels it.
+
+        Raises: ConnectionLostError when the thread has been stopped.
+        """
+        if self.loop.is_closed() or not self._thread.is_alive():
+            coroutine.close()
+            raise ConnectionLostError("the client is closed", reason_code="closed")
+        assert threading.current_thread() is not self._thread, "a blocking call inside the client's own thread"
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ConnectionLostError("the client is closed", reason_code="closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+class BlockingClient:
+    """The twin of `Client`; made by `connect_sync`. What a method promises and raises is said there."""
+
+    def __init__(self, client: Client, thread: _LoopThread) -> None:
+        self._client = client
+        self._thread = thread
+
+    @property
+    def client_id(self) -> str:
+        """The name that subscribers see as the publisher."""
+        return self._client.client_id
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection at this moment."""
+        return self._client.connected
+
+    @property
+    def closed(self) -> bool:
+        """The client has ended, on purpose or not."""
+        return self._client.closed
+
+    @property
+    def reconnections(self) -> int:
+        """How many times the connection was renewed."""
+        return self._client.reconnections
+
+    @property
+    def limits(self) -> Limits:
+        """What a publication may be."""
+        return self._client.limits
+
+    @property
+    def unacknowledged(self) -> int:
+        """Publications that have a number and no answer yet."""
+        return self._client.unacknowledged
+
+    @property
+    def rejected(self) -> int:
+        """Publications that the cluster refused."""
+        return self._client.rejected
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Distinct notifications that the broker dropped as this client did not keep up, by reason."""
+        return self._client.dropped
+
+    def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched") -> None:
+        """Publish one reading; see `Client.publish`."""
+        self._thread.run(self._client.publish(attributes, ack=ack))
+
+    def publish_many(self, publications: Iterable[Mapping[str, Any]], *, ack: Acknowledge = "matched") -> int:
+        """Publish readings one after the other; see `Client.publish_many`.
+
+        The iterable is read in the calling thread, and may block there: what it has given is sent meanwhile.
+        """
+        packer = AttributePacker(self._client.limits)
+        crossing = _Crossing(self._thread.loop)
+        future = asyncio.run_coroutine_threadsafe(
+            self._client._publish_packed(crossing.batches(), ack), self._thread.loop
+        )
+        future.add_done_callback(lambda _: crossing.abandon())
+        try:
+            try:
+                for attributes in publications:
+                    if not crossing.put(packer.pack(attributes)):
+                        break  # the other end has failed; its error is the result
+            finally:
+                crossing.end()
+            return future.result()
+        except Exception:
+            # What came before is published, whatever the iterable has raised.
+            if not future.done():
+                future.exception()
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+    def subscribe(self, filter: FilterLike, *, policy: Policy = "block") -> BlockingSubscription:
+        """Open a subscription; see `Client.subscribe`."""
+        return BlockingSubscription(self._thread, self._thread.run(self._client.subscribe(filter, policy=policy)))
+
+    def subscribe_many(self, filters: Iterable[FilterLike], *, policy: Policy = "block") -> BlockingSubscriptionGroup:
+        """Open many subscriptions with one stream; see `Client.subscribe_many`."""
+        group = self._thread.run(self._client.subscribe_many(list(filters), policy=policy))
+        return BlockingSubscriptionGroup(self._thread, group)
+
+    def notifications(self) -> BlockingStream[Stream]:
+        """Open the stream of everything that this client receives; see `Client.notifications`."""
+
+        async def open_stream() -> Stream:
+            return self._client.notifications()
+
+        return BlockingStream(self._thread, self._thread.run(open_stream()))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Leave; see `Client.close`. Ends the client's thread. Closing again does nothing."""
+        try:
+            self._thread.run(self._client.close(timeout_s))
+        except ConnectionLostError:
+            return
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._client!r}"
+
+
+class BlockingStream(Generic[StreamT]):
+    """An iterator over notifications; each step waits for one. One reader at a time.
+
+    Ends after `close`, of it or of the client; raises as `Stream` does.
+    """
+
+    def __init__(self, thread: _LoopThread, stream: StreamT) -> None:
+        self._thread = thread
+        self._stream = stream
+        self._taken: deque[Notification] = deque()
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Notifications that the broker dropped because they were not read in time, by reason."""
+        return self._stream.dropped
+
+    @property
+    def closed(self) -> bool:
+        """The stream gets nothing more; something may still be queued."""
+        return self._stream.closed
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Notification:
+        notification = self.get()
+        if notification is None:
+            raise StopIteration
+        return notification
+
+    def get(self, timeout_s: float | None = None) -> Notification | None:
+        """Return the next notification; None at the end of the stream.
+
+        Raises: TimeoutError when nothing comes within timeout_s; nothing is lost by it.
+        """
+        if not self._taken:
+            self._taken.extend(self._thread.run(self._take(timeout_s)))
+        return self._taken.popleft() if self._taken else None
+
+    def close(self) -> None:
+        """End the stream and throw away what is queued."""
+        self._taken.clear()
+        try:
+            self._thread.run(self._stream.close())
+        except ConnectionLostError:
+            return  # the client is closed, and the stream with it
+
+    async def _take(self, timeout_s: float | None) -> list[Notification]:
+        async with asyncio.timeout(timeout_s):
+            return await self._stream.take(TAKE_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._stream!r}"
+
+
+class BlockingSubscription(BlockingStream[Subscription]):
+    """The twin of `Subscription`."""
+
+    @property
+    def id(self) -> int:
+        """The client's own number of the subscription."""
+        return self._stream.id
+
+    @property
+    def filter(self) -> str:
+        """The filter in force, as text."""
+        return self._stream.filter
+
+    @property
+    def policy(self) -> Policy:
+        """What the broker does when this stream is not read in time."""
+        return self._stream.policy
+
+    def update(self, filter: FilterLike) -> None:
+        """Replace the filter in one step; see `Subscription.update`."""
+        self._thread.run(self._stream.update(filter))
+
+
+class BlockingSubscriptionGroup(BlockingStream[SubscriptionGroup]):
+    """The twin of `SubscriptionGroup`."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The client's own numbers of the subscriptions, in the order of the filters given."""
+        return self._stream.ids
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The filters as text, in the order given."""
+        return self._stream.filters
+
+    @property
+    def policy(self) -> Policy:
+        """What the broker does when this stream is not read in time."""
+        return self._stream.policy
+
+
+class _Crossing:
+    """Packed publications on their way from the caller's thread into the loop; bounded in number and bytes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed = threading.Condition()
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self._ended = False
+        self._abandoned = False
+        self._waiter: asyncio.Future[None] | None = None
+        """The loop's side waits for something; set and taken under the lock, resolved in the loop."""
+
+    def put(self, packed: bytes) -> bool:
+        """Hand one over, waiting while too much lies here; False when nobody takes it any more."""
+        with self._changed:
+            while len(self._gathered) >= GATHERED_MAX or self._size >= GATHERED_BYTES_MAX:
+                if self._abandoned:
+                    return False
+                self._changed.wait()
+            if self._abandoned:
+                return False
+            self._gathered.append(packed)
+            self._size += len(packed)
+            self._wake()
+            return True
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        with self._changed:
+            self._ended = True
+            if not self._abandoned:
+                self._wake()
+
+    def abandon(self) -> None:
+        """Nobody takes it any more."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._loop.call_soon_threadsafe(_resolve, waiter)
+
+    async def batches(self) -> AsyncIterator[list[bytes]]:
+        """Give what has gathered, at most a frame's worth at a time, until the end."""
+        while True:
+            with self._changed:
+                batch = self._gathered[:CHUNK_COUNT_MAX]
+                del self._gathered[:CHUNK_COUNT_MAX]
+                self._size -= sum(map(len, batch))
+                if not batch and self._ended:
+                    return
+                waiter = self._loop.create_future()
+                if batch:
+                    self._changed.notify_all()
+                else:
+                    self._waiter = waiter
+            if batch:
+                yield batch
+            else:
+                await waiter
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

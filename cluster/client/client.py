@@ -1,0 +1,726 @@
+"""The asyncio shell of a client: transports, tasks, timers and futures; what they mean is decided in `protocol.py`.
+
+One task, the supervisor, keeps a connection: it tries the hosts in turn, with a delay that doubles from one failure
+to the next and is drawn at random from its upper half, so that many clients do not come back at once.
+Everything else happens in callbacks of the transport and in the callers' own tasks. What is to be written is
+gathered until the loop's next turn, so concurrent calls of `publish` share a frame.
+
+Cancelling any call is safe. A publication that has no number yet is not sent, one that has a number is sent; either
+way no number is left out. A subscription that nobody holds is closed at the broker again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from cluster.client.address import DEFAULT_URL, Connector, parse_url, tcp_connector
+from cluster.client.attributes import AttributePacker, Limits
+from cluster.client.delivery import Inbox
+from cluster.client.filters import filter_text
+from cluster.client.link import Link
+from cluster.client.protocol import Arrived, ClientProtocol, Ended, Opened, Outcome, publication_limits
+from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX, Offer
+from cluster.client.requests import Request
+from cluster.client.streams import Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
+from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RejectedError
+from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE
+
+if TYPE_CHECKING:
+    from cluster.client.filters import FilterLike
+
+Acknowledge = Literal["none", "matched"]
+_LEVELS: dict[str, int] = {"none": ACKNOWLEDGE_NONE, "matched": ACKNOWLEDGE_MATCHED}
+
+ATTEMPT_TIMEOUT_S = 5.0
+"""From opening the transport to Welcome; longer, and the next host is tried."""
+STEADY_S = 10.0
+"""A connection that lived this long was a good one: the next delay starts small again."""
+FLUSH_TIMEOUT_S = 0.25
+"""What `close` has written gets at least this long to leave the machine."""
+REPORT_S = 0.1
+"""What an application has taken is reported within this time, though it be little: the broker tells a slow reader
+from one that has stopped."""
+
+
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    client_id: str | None = None,
+    receive_window: int = 4096,
+    reconnect: bool = True,
+    connect_timeout_s: float = 10.0,
+    backoff_s: tuple[float, float] = (0.05, 5.0),
+    connector: Connector | None = None,
+    rng: random.Random | None = None,
+) -> Client:
+    """Return a client of the cluster at `url`, for `async with connect(...) as client:` or `await connect(...)`.
+
+    url:       kittiwake://host:port[,host:port...]; the hosts are tried in turn.
+    connector: opens the transport in place of TCP to the url's hosts.
+    The other arguments are those of `Client`.
+    Raises:    ConfigError at once for a bad argument; from the `await` what `Client` says.
+    """
+    connectors = [tcp_connector(host, port) for host, port in parse_url(url)]
+    return Client(
+        connectors if connector is None else [connector],
+        url=url,
+        client_id=client_id,
+        receive_window=receive_window,
+        reconnect=reconnect,
+        connect_timeout_s=connect_timeout_s,
+        backoff_s=backoff_s,
+        rng=rng,
+    )
+
+
+class Client:
+    """One publisher and subscriber. `await` or `async with` connects it; for use in the event loop where that was.
+
+    connectors:        tried in turn, from one attempt to the next.
+    client_id:         1 to 128 printable bytes, the publisher's name that subscribers see; drawn at random if None. The
+                       newest connection of an id wins, the older client ends with the code `taken_over`.
+    receive_window:    notifications that may lie in this client unread.
+    reconnect:         renew a connection that was lost. When False, losing it ends the client.
+    connect_timeout_s: how long to keep trying for the first connection.
+    backoff_s:         (first, largest) delay between attempts.
+    rng:               the source of the jitter.
+    url:               what messages call the other side.
+    Raises: ConfigError for a bad argument; from the `await` ConnectionLostError when there is no connection
+            in time (code `unreachable`), or the broker refuses this client (with its code).
+    """
+
+    def __init__(
+        self,
+        connectors: Sequence[Connector],
+        *,
+        client_id: str | None = None,
+        receive_window: int = 4096,
+        reconnect: bool = True,
+        connect_timeout_s: float = 10.0,
+        backoff_s: tuple[float, float] = (0.05, 5.0),
+        rng: random.Random | None = None,
+        url: str = "the cluster",
+    ) -> None:
+        if client_id is None:
+            client_id = f"client-{secrets.token_hex(8)}"
+        if not client_id.isprintable() or not 1 <= len(client_id.encode(errors="replace")) <= 128:
+            raise ConfigError(f"client_id is {client_id!r}, it must be 1 to 128 printable bytes")
+        if not 1 <= receive_window < 2**31:
+            raise ConfigError(f"receive_window is {receive_window}, it must be from 1 to 2**31 - 1")
+        if not 0 <= backoff_s[0] <= backoff_s[1]:
+            raise ConfigError(f"backoff_s is {backoff_s}, it must be a smaller and a larger delay")
+        if not connectors:
+            raise ConfigError("connectors is empty, there is no way to the cluster")
+        self._url = url
+        self._connectors = connectors
+        self._reconnect = reconnect
+        self._connect_timeout_s = connect_timeout_s
+        self._backoff_s = backoff_s
+        self._rng = rng if rng is not None else random.Random()
+        self._protocol = ClientProtocol(client_id, secrets.randbits(63), receive_window)
+        self._publishing = self._protocol.publishing
+        self._packer = AttributePacker()
+        self._streams: dict[Inbox, Stream] = {}
+        self._link: Link | None = None
+        """The newest attempt to connect; None before the first and after the last."""
+        self._connections = 0
+        self._first: asyncio.Future[None] | None = None
+        """Done when the first connection is open, or will never be."""
+        self._supervisor: asyncio.Task[None] | None = None
+        self._failure: ConnectionLostError | None = None
+        """Why the client has ended."""
+        self._last_trouble: str = "no attempt was made"
+        self._leaving = False
+        self._drained: asyncio.Future[None] | None = None
+        self._flush_handle: asyncio.Handle | None = None
+        self._report_handle: asyncio.TimerHandle | None = None
+
+    # What it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """The name that subscribers see as the publisher."""
+        return self._protocol.client_id
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection at this moment."""
+        return self._protocol.state == "open"
+
+    @property
+    def closed(self) -> bool:
+        """The client has ended, on purpose or not."""
+        return self._failure is not None
+
+    @property
+    def reconnections(self) -> int:
+        """How many times the connection was renewed."""
+        return max(0, self._connections - 1)
+
+    @property
+    def limits(self) -> Limits:
+        """What a publication may be, as the present connection's broker said, or the last one's."""
+        return self._packer.limits
+
+    @property
+    def unacknowledged(self) -> int:
+        """Publications that have a number and no answer yet, of whatever level."""
+        return self._publishing.unacknowledged
+
+    @property
+    def rejected(self) -> int:
+        """Publications that the cluster refused; those with `ack="none"` are counted here alone."""
+        return self._publishing.rejected_count
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Distinct notifications that the broker dropped as this client did not keep up, by reason. A live view."""
+        return MappingProxyType(self._protocol.delivery.dropped)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self._protocol.state
+        return f"Client({self._url!r}, client_id={self.client_id!r}, {state})"
+
+    # Publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched") -> None:
+        """Publish one reading.
+
+        Shape:   name -> bool, int, float, str or None; nested mappings are flattened with dots.
+        Returns: with "matched", when it is matched and handed to every connection point with a subscriber for it; with
+                 "none", when there was room in the window and it has its place in what is written next.
+        Waits:   while the window is used up or the connection is renewed.
+        Raises:  RejectedError, from here for what can't be published, nothing being sent; or from the cluster. For
+                 "none" the latter is only counted (`rejected`). ConnectionLostError when the client has ended: the
+                 publication may have been delivered or not.
+        """
+        level = _level(ack)
+        packed = self._packer.pack(attributes)
+        if self._failure is not None or self._leaving:
+            raise self._lost()
+        offer = Offer((packed,), level)
+        admitted = self._publishing.offer(offer)
+        if admitted:
+            self._flush_publications()
+            if level == ACKNOWLEDGE_NONE:
+                return
+        future = asyncio.get_running_loop().create_future()
+
+        def changed(offer: Offer) -> None:
+            if (offer.settled or offer.lost) and not future.done():
+                future.set_result(None)
+
+        offer.changed = changed
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._withdraw(offer)
+            raise
+        if offer.lost:
+            raise self._lost()
+        if offer.rejected:
+            sequence, reason = offer.rejected[0]
+            raise RejectedError(reason, sequence=sequence)
+
+    async def publish_many(
+        self,
+        publications: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        *,
+        ack: Acknowledge = "matched",
+    ) -> int:
+        """Publish readings one after the other without waiting for each; return how many.
+
+        An ordinary iterable is read in batches, as fast as the window allows; an asynchronous one is read one by one,
+        and what it has given is sent whenever it waits.
+        Returns: as `publish`, when that is so for all of them.
+        Raises:  RejectedError: from here at the first that can't be published, which ends the reading; from
+                 the cluster at the end, for the first one refused, saying how many were. What the iterable raises
+                 passes through. In all these cases everything before is published.
+                 ConnectionLostError when the client has ended.
+        """
+        progress = _Progress(self, _level(ack))
+        try:
+            if isinstance(publications, AsyncIterable):
+                async for attributes in publications:
+                    await progress.add([self._packer.pack(attributes)])
+            else:
+                iterator = iter(publications)
+                more = True
+                while more:
+                    batch, more, trouble = self._pack_batch(iterator)
+                    if batch:
+                        await progress.add(batch)
+                    if trouble is not None:
+                        raise trouble
+                    # A window that never fills would keep the answers from being read.
+                    await asyncio.sleep(0)
+        except Exception:
+            await progress.settle()
+            raise
+        await progress.settle()
+        progress.raise_rejected()
+        return progress.count
+
+    def _pack_batch(self, publications: Iterator[Mapping[str, Any]]) -> tuple[list[bytes], bool, Exception | None]:
+        """Return one frame's worth, whether there may be more, and what went wrong after it."""
+        publishing = self._publishing
+        room = min(CHUNK_COUNT_MAX, max(1, publishing.window // 4))
+        room_bytes = min(CHUNK_BYTES_MAX, max(1, publishing.window_bytes // 4))
+        pack = self._packer.pack
+        batch: list[bytes] = []
+        try:
+            for attributes in publications:
+                packed = pack(attributes)
+                batch.append(packed)
+                room_bytes -= len(packed)
+                if len(batch) >= room or room_bytes <= 0:
+                    return batch, True, None
+        except Exception as error:
+            return batch, False, error
+        return batch, False, None
+
+    async def _publish_packed(self, batches: AsyncIterable[list[bytes]], ack: Acknowledge) -> int:
+        """As publish_many, for publications that were packed elsewhere."""
+        progress = _Progress(self, _level(ack))
+        async for batch in batches:
+            await progress.add(batch)
+        await progress.settle()
+        progress.raise_rejected()
+        return progress.count
+
+    def _withdraw(self, offer: Offer) -> None:
+        self._progressed(self._publishing.withdraw(offer))
+        self._flush_soon()
+
+    # Subscribing -------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, filter: FilterLike, *, policy: Policy = "block") -> Subscription:
+        """Open a subscription; everything published after this returns is matched.
+
+        filter: text, JSON form, or Python expression.
+        policy: what the broker does when this client does not keep up: "block" slows the publishers down,
+                "drop_oldest" drops notifications and counts them in `dropped`.
+        Raises: FilterError, RefusedError, ConnectionLostError. Cancelled, it leaves no subscription behind.
+        """
+        text = filter_text(filter)
+        subscription = Subscription(self, policy)
+        await self._open(subscription, [text], policy)
+        return subscription
+
+    async def subscribe_many(self, filters: Iterable[FilterLike], *, policy: Policy = "block") -> SubscriptionGroup:
+        """Open many subscriptions with one stream, all or none; the requests are pipelined.
+
+        Raises: as `subscribe`; the refusal of the first filter that was refused, whose place the reason tells.
+        """
+        texts = [filter_text(filter) for filter in filters]
+        group = SubscriptionGroup(self, policy)
+        await self._open(group, texts, policy)
+        return group
+
+    def notifications(self) -> Notifications:
+        """Open the stream of everything that this client receives.
+
+        While it is open, notifications go to it and not to the subscriptions' own streams.
+        Raises: RuntimeError when one is open already; ConnectionLostError.
+        """
+        self._check_open()
+        if self._protocol.delivery.wide is not None:
+            raise RuntimeError("the client-wide stream is open already")
+        stream = Notifications(self)
+        self._protocol.delivery.open_wide(stream._inbox)
+        self._streams[stream._inbox] = stream
+        return stream
+
+    async def _open(self, stream: Subscription | SubscriptionGroup, filters: list[str], policy: Policy) -> None:
+        self._check_open()
+        protocol = self._protocol
+        future = asyncio.get_running_loop().create_future()
+        unanswered = len(filters)
+
+        def settled(request: Request) -> None:
+            nonlocal unanswered
+            unanswered -= 1
+            if unanswered == 0 and not future.done():
+                future.set_result(None)
+
+        stream._filters = filters
+        self._streams[stream._inbox] = stream
+        opened: list[Request] = []
+        try:
+            for text in filters:
+                request = protocol.requests.open(text, policy, settled)
+                protocol.delivery.open(request.number, stream._inbox)
+                opened.append(request)
+            stream._numbers = tuple(request.number for request in opened)
+            self._flush_soon()
+            if opened:
+                await future
+            for place, request in enumerate(opened):
+                if len(opened) == 1 or request.error is None:
+                    self._raise_unless_done(request)
+                else:
+                    raise _at_place(request.error, place)
+        except BaseException:
+            stream._numbers = tuple(request.number for request in opened)
+            stream._let_go()
+            raise
+
+    def _raise_unless_done(self, request: Request) -> None:
+        if request.lost:
+            raise self._lost()
+        if request.error is not None:
+            raise request.error
+
+    def _discard(self, inbox: Inbox) -> None:
+        """Send nothing more to the inbox and release its credit."""
+        self._protocol.delivery.close(inbox)
+        self._streams.pop(inbox, None)
+        self._flush_soon()
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Leave: send what was published, wait for the acknowledgements asked for, say goodbye.
+
+        timeout_s: how long to wait for these; what is not acknowledged then ends with ConnectionLostError.
+        Streams end after what they have queued. Closing again waits for the same end. Cancelled, it leaves at once.
+        """
+        if self._supervisor is None:
+            self._fail(ConnectionLostError("the client is closed", reason_code="closed"))
+            return
+        self._leaving = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        link = self._link
+        try:
+            self._flush()
+            if not self.closed and not self._publishing.drained:
+                if self._drained is None:
+                    self._drained = loop.create_future()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await asyncio.shield(self._drained)
+        finally:
+            link = self._link if self._link is not None else link
+            self._finish(ConnectionLostError("the client is closed", reason_code="closed"), goodbye=True)
+        if link is not None:
+            try:
+                async with asyncio.timeout_at(max(deadline, loop.time() + FLUSH_TIMEOUT_S)):
+                    await asyncio.shield(link.gone)
+            except TimeoutError:
+                link.abort()
+        await asyncio.wait([self._supervisor])
+
+    def __await__(self) -> Generator[Any, Any, Client]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._start()
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._failure is not None or self._leaving:
+            raise self._lost()
+
+    def _lost(self) -> KittiwakeError:
+        if self._failure is None:
+            return ConnectionLostError("the client is closing", reason_code="closed")
+        return again(self._failure)
+
+    def _fail(self, error: ConnectionLostError) -> None:
+        """End the client for good: every call that waits and every stream learns why."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        offers, requests = self._protocol.abandon()
+        for handle in (self._flush_handle, self._report_handle):
+            if handle is not None:
+                handle.cancel()
+        for offer in offers:
+            if offer.changed is not None:
+                offer.changed(offer)
+        for request in requests:
+            if request.settled is not None:
+                request.settled(request)
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for stream in streams:
+            stream._finish("closed" if error.code == "closed" else error)
+        for future in (self._drained, self._first):
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def _finish(self, error: ConnectionLostError, *, goodbye: bool = False) -> None:
+        """As `_fail`, and end the connection and the supervisor too."""
+        link, self._link = self._link, None
+        if goodbye and self._failure is None and link is not None:
+            self._protocol.leave()
+            frames = self._protocol.take_output()
+            if frames:
+                link.write(frames)
+        self._fail(error)
+        if link is not None:
+            link.end(error.reason, flush=True)
+        if self._supervisor is not None and self._supervisor is not asyncio.current_task():
+            self._supervisor.cancel()
+
+    # Connections -------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> Client:
+        """Connect, once."""
+        if self._supervisor is None and not self.closed:
+            loop = asyncio.get_running_loop()
+            self._first = loop.create_future()
+            self._supervisor = loop.create_task(self._supervise(), name=f"kittiwake client {self.client_id}")
+            self._supervisor.add_done_callback(self._supervisor_done)
+            timeout_s = self._connect_timeout_s
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(self._first)
+            except TimeoutError:
+                reason = f"no connection to {self._url} within {timeout_s:g} s: {self._last_trouble}"
+                self._finish(ConnectionLostError(reason, reason_code="unreachable"))
+            except BaseException:
+                self._finish(ConnectionLostError("the client is closed", reason_code="closed"))
+                raise
+            if self._failure is not None:
+                await asyncio.wait([self._supervisor])
+        elif self._first is not None:
+            await asyncio.shield(self._first)
+        if self._failure is not None:
+            raise self._lost()
+        return self
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = attempts = 0
+        while True:
+            connector = self._connectors[attempts % len(self._connectors)]
+            attempts += 1
+            began = loop.time()
+            opened, self._last_trouble = await self._connection(connector)
+            if self.closed:
+                return
+            if opened and not self._reconnect:
+                self._fail(ConnectionLostError(self._last_trouble))
+                return
+            if opened and loop.time() - began >= STEADY_S:
+                failures = 0
+            first, largest = self._backoff_s
+            delay = min(largest, first * 2.0 ** min(failures, 30))
+            failures += 1
+            await asyncio.sleep(delay * (0.5 + self._rng.random() / 2))
+
+    async def _connection(self, connector: Connector) -> tuple[bool, str]:
+        """Hold one connection for as long as it lasts; return whether the login succeeded, and why it ended."""
+        self._link = link = Link(self)
+        try:
+            try:
+                async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
+                    await connector(lambda: link)
+                    opened = await link.opened
+            except TimeoutError:
+                return False, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+            except Exception as error:
+                # OSError as a rule; whatever else a stranger's connector raises is trouble of this attempt, too.
+                return False, str(error) or repr(error)
+            reason = await link.ended
+            return opened, reason
+        finally:
+            # On every way out, cancellation by close() alone left to flush its goodbye.
+            if self._failure is None:
+                link.end("the attempt was given up")
+
+    def _broken(self, error: BaseException) -> None:
+        """A broken invariant: the machine is finished, whoever waits is told, and the loop's handler logs it."""
+        failure = ConnectionLostError(f"a mistake in the client: {error!r}", reason_code="internal")
+        failure.__cause__ = error
+        self._finish(failure)
+
+    def _supervisor_done(self, supervisor: asyncio.Task[None]) -> None:
+        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+            self._broken(error)
+
+    def _link_made(self, link: Link) -> None:
+        if link is not self._link:
+            link.end("the attempt was given up")
+            return
+        self._protocol.connection_made()
+        self._flush()
+
+    def _link_ended(self, link: Link) -> None:
+        if link is self._link and self._failure is None:
+            self._protocol.connection_lost()
+
+    def _link_received(self, link: Link, data: bytes) -> None:
+        if link is not self._link:
+            return
+        try:
+            for outcome in self._protocol.receive(data):
+                self._perform(link, outcome)
+            self._flush()
+        except Exception as error:
+            self._broken(error)
+            raise
+
+    def _perform(self, link: Link, outcome: Outcome) -> None:
+        if isinstance(outcome, Arrived):
+            self._report_later()
+            for inbox in outcome.inboxes:
+                stream = self._streams.get(inbox)
+                if stream is not None:
+                    stream._wake()
+        elif isinstance(outcome, Offer):
+            self._progressed((outcome,))
+        elif isinstance(outcome, Request):
+            if outcome.settled is not None:
+                outcome.settled(outcome)
+            if outcome.kind == "restore" and outcome.error is not None:
+                self._not_restored(outcome.number, outcome.error)
+        elif isinstance(outcome, Opened):
+            self._packer.limits = publication_limits(outcome.welcome)
+            self._connections += 1
+            link.start_heartbeat(outcome.welcome.heartbeat_ms / 1000)
+            if not link.opened.done():
+                link.opened.set_result(True)
+            if self._first is not None and not self._first.done():
+                self._first.set_result(None)
+        else:
+            self._ended(link, outcome)
+
+    def _progressed(self, offers: Iterable[Offer]) -> None:
+        for offer in offers:
+            if offer.changed is not None:
+                offer.changed(offer)
+
+    def _not_restored(self, number: int, error: KittiwakeError) -> None:
+        """End the stream of a subscription that the broker would not take up again."""
+        inbox = self._protocol.delivery.inbox_of(number)
+        stream = self._streams.pop(inbox, None) if inbox is not None else None
+        if isinstance(stream, Subscription | SubscriptionGroup):
+            stream._lose(error)
+
+    def _ended(self, link: Link, outcome: Ended) -> None:
+        if not outcome.reconnect:
+            self._fail(ConnectionLostError(outcome.reason, reason_code=outcome.code))
+        link.end(f"{outcome.code}: {outcome.reason}")
+
+    # Output ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+        if self._link is not None:
+            frames = self._protocol.take_output()
+            if frames:
+                self._link.write(frames)
+        if self._drained is not None and not self._drained.done() and self._publishing.drained:
+            self._drained.set_result(None)
+
+    def _flush_soon(self) -> None:
+        """Write at the loop's next turn, together with whatever else comes up until then."""
+        if self._flush_handle is None and self._failure is None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush_publications(self) -> None:
+        if self._publishing.waiting_bytes >= CHUNK_BYTES_MAX:
+            self._flush()
+        else:
+            self._flush_soon()
+
+    def _report_later(self) -> None:
+        """While there is something to read, report now and then what was read."""
+        if self._report_handle is None and self._failure is None:
+            self._report_handle = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+
+    def _report(self) -> None:
+        self._report_handle = None
+        self._protocol.report_consumed()
+        self._flush()
+        if not self._protocol.delivery.at_rest:
+            self._report_later()
+
+
+class _Progress:
+    """One call of publish_many: what it has offered and has not heard of."""
+
+    def __init__(self, client: Client, level: int) -> None:
+        self._client = client
+        self._level = level
+        self._unsettled = 0
+        self._lost = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._waits_for: Callable[[], bool] = lambda: True
+        self._rejected: list[tuple[int, str]] = []
+        self.count = 0
+
+    async def add(self, packed: list[bytes]) -> None:
+        """Offer a batch; return when it has its numbers."""
+        client = self._client
+        client._check_open()
+        offer = Offer(packed, self._level, self._changed)
+        self.count += len(packed)
+        if client._publishing.offer(offer):
+            if not offer.settled:
+                self._unsettled += 1
+            client._flush_publications()
+            return
+        self._unsettled += 1
+        try:
+            await self._wait(lambda: offer.first_sequence > 0)
+        except BaseException:
+            self._unsettled -= 1
+            client._withdraw(offer)
+            raise
+
+    async def settle(self) -> None:
+        """Wait until everything offered is settled."""
+        await self._wait(lambda: self._unsettled == 0)
+
+    def raise_rejected(self) -> None:
+        """Raise for the first refused by the cluster, if any was."""
+        if self._rejected:
+            sequence, reason = self._rejected[0]
+            if len(self._rejected) > 1:
+                reason = f"{len(self._rejected)} of {self.count} publications, the first: {reason}"
+            raise RejectedError(reason, sequence=sequence)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._lost:
+                raise self._client._lost()
+            self._waits_for = condition
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def _changed(self, offer: Offer) -> None:
+        if offer.settled:
+            self._unsettled -= 1
+            self._rejected += offer.rejected
+        self._lost = self._lost or offer.lost
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and (self._lost or self._waits_for()):
+            waiter.set_result(None)
+
+
+def _level(ack: str) -> int:
+    level = _LEVELS.get(ack)
+    if level is None:
+        raise ValueError(f"ack is {ack!r}, it must be one of {', '.join(map(repr, _LEVELS))}")
+    return level
+
+
+def _at_place(error: KittiwakeError, place: int) -> KittiwakeError:
+    """Return the refusal of one filter of many, saying which."""
+    fresh = again(error)
+    fresh.args = (f"filter {place} of the group: {error}",)
+    return fresh

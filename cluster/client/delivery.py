@@ -1,0 +1,286 @@
+"""From Notify frames to the streams that the application reads, and back: how much of them it has read.
+
+Each stream has an inbox. A notification goes, as one object, to the inbox of every subscription that matches, once per
+inbox. It is *consumed* when each of these has handed it out or was closed; the broker sends at most `window`
+notifications beyond those reported as consumed, which bounds what lies here.
+
+Three ways through, the fastest that is right:
+
+    alone    one inbox takes everything that can come: numbers are not decoded, not even split for one subscription
+    many     the numbers of a notification are looked up as bytes, so equal sets of matches are decoded once
+    wide     the client-wide stream is open and takes everything in place of the others
+
+After a reconnect the broker counts afresh: what still lies in the inboxes belongs to no credit. To stay bounded
+under a flapping connection, a connection that begins with more than a window lying here asks for that much less.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+
+from cluster.client.notification import Notification, decode_numbers
+from cluster.errors import CodecError
+from cluster.frames import Dropped, Notify
+
+_KEYS_KEPT = 4096
+
+
+class Inbox:
+    """What one stream has still to hand out.
+
+    queue:   owned by the stream, which takes from the left and calls `Delivery.took`.
+    dropped: notifications of this stream's subscriptions that the broker dropped, by reason.
+    numbers: of the subscriptions that it serves; kept by Delivery.
+    """
+
+    __slots__ = ("closed", "dropped", "numbers", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[Notification] = deque()
+        self.dropped: Counter[str] = Counter()
+        self.numbers: set[int] = set()
+        self.closed = False
+
+
+class Delivery:
+    """The subscriber's data half of a client. Cost: O(1) a notification and inbox, about 0.3 µs each."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        """Notifications that a connection may have underway; as told in the last Hello."""
+        self._window_full = window
+        self._step = max(1, window // 4)
+        self.received = 0
+        """Notifications that came since the connection began."""
+        self.taken = 0
+        """Those of them that are consumed."""
+        self.reported = 0
+        self.report_at = self._step
+        """A report is due when `taken` gets here."""
+        self.dropped: Counter[str] = Counter()
+        """Distinct notifications that the broker dropped, by reason."""
+        self.wide: Inbox | None = None
+        self._inboxes: dict[int, Inbox] = {}
+        self._stray: set[int] = set()
+        """Numbers whose inbox is closed and which the broker may still use."""
+        self._detached: list[Inbox] = []
+        """Closed inboxes that are not empty."""
+        self._stale = True
+        """The three below are to be derived again from the inboxes; done at the next frame, not at each change, as
+        ten thousand subscriptions may come at once."""
+        self._alone: Inbox | None = None
+        self._alone_numbers: tuple[int, ...] | None = None
+        self._keys: dict[bytes, tuple[tuple[int, ...], tuple[Inbox, ...]]] = {}
+
+    # Inboxes -----------------------------------------------------------------------------------------------------
+
+    def open(self, number: int, inbox: Inbox) -> None:
+        """Send what matches subscription `number` to the inbox from now on."""
+        self._inboxes[number] = inbox
+        inbox.numbers.add(number)
+        self._stale = True
+
+    def forget(self, number: int) -> None:
+        """The broker will not use the number any more."""
+        self._stray.discard(number)
+        inbox = self._inboxes.pop(number, None)
+        if inbox is not None:
+            inbox.numbers.discard(number)
+        self._stale = True
+
+    def detach(self, inbox: Inbox) -> None:
+        """Send the inbox nothing more; what lies in it may still be taken."""
+        inbox.closed = True
+        for number in inbox.numbers:
+            if self._inboxes.pop(number, None) is not None:
+                self._stray.add(number)
+        inbox.numbers.clear()
+        if self.wide is inbox:
+            self.wide = None
+        self._detached.append(inbox)
+        self._stale = True
+
+    def close(self, inbox: Inbox) -> None:
+        """Detach the inbox and throw away what lies in it; its credit is released."""
+        self.detach(inbox)
+        for notification in inbox.queue:
+            self.took(notification)
+        inbox.queue.clear()
+        self._detached = [other for other in self._detached if other.queue]
+
+    def inbox_of(self, number: int) -> Inbox | None:
+        """Return where the number's notifications go; None when it is closed here."""
+        return self._inboxes.get(number)
+
+    def open_wide(self, inbox: Inbox) -> None:
+        """Send everything to this inbox and nothing to the others, until it is closed."""
+        assert self.wide is None, "a client-wide stream is open"
+        self.wide = inbox
+        self._stale = True
+
+    def abandon(self) -> None:
+        """Forget every inbox, at the end of the client; what lies in them may still be taken."""
+        self._inboxes.clear()
+        self._stray.clear()
+        self.wide = None
+        self._stale = True
+
+    def _derive(self) -> None:
+        self._stale = False
+        self._keys.clear()
+        self._alone = self.wide
+        self._alone_numbers = None
+        numbers = self._inboxes
+        if self._stray:
+            return
+        if self._alone is None and numbers:
+            first = next(iter(numbers.values()))
+            if len(first.numbers) == len(numbers):
+                self._alone = first
+        if self._alone is not None and len(numbers) == 1:
+            self._alone_numbers = tuple(numbers)
+
+    # Credit ------------------------------------------------------------------------------------------------------
+
+    def took(self, notification: Notification) -> None:
+        """One inbox has handed the notification out. (`Stream.__anext__` has this inlined.)"""
+        notification._holders -= 1
+        if notification._holders == 0:
+            self.taken += 1
+
+    def report(self) -> int | None:
+        """Return the count to report now, None when there is nothing new."""
+        if self.taken == self.reported:
+            return None
+        self.reported = self.taken
+        self.report_at = self.taken + self._step
+        return self.taken
+
+    @property
+    def at_rest(self) -> bool:
+        """Everything that came is consumed and reported: there is nothing to report, and won't be by itself."""
+        return self.received == self.taken == self.reported
+
+    def connecting(self) -> int:
+        """Begin a connection: what lies here is on nobody's credit. Return the window to ask for."""
+        inboxes = {*self._inboxes.values(), *self._detached}
+        if self.wide is not None:
+            inboxes.add(self.wide)
+        self._detached.clear()
+        lying: set[int] = set()
+        for inbox in inboxes:
+            for notification in inbox.queue:
+                notification._holders = 0
+                lying.add(id(notification))
+        self.window = max(1, min(self._window_full, 2 * self._window_full - len(lying)))
+        self._step = max(1, self.window // 4)
+        self.received = self.taken = self.reported = 0
+        self.report_at = self._step
+        return self.window
+
+    # From the broker ---------------------------------------------------------------------------------------------
+
+    def drop(self, frame: Dropped) -> None:
+        """Count what the broker dropped."""
+        self.dropped[frame.reason] += frame.notifications
+        for number, count in frame.counts:
+            inbox = self._inboxes.get(number)
+            if inbox is not None:
+                inbox.dropped[frame.reason] += count
+
+    def notify(self, frame: Notify) -> set[Inbox]:
+        """Put the frame's notifications into the inboxes; return those that got some.
+
+        Raises: CodecError where the columns do not fit each other; nothing is delivered then.
+        """
+        count = len(frame.run) // 4
+        try:
+            runs = struct.unpack(f"<{count}I", frame.run)
+            sequences = struct.unpack(f"<{count}Q", frame.sequence)
+            lengths = struct.unpack(f"<{count}I", frame.lengths)
+            matches = struct.unpack(f"<{count}I", frame.matches)
+        except struct.error as error:
+            raise CodecError(f"the columns of {count} notifications differ in length: {error}") from error
+        payload = frame.payload
+        numbers = frame.numbers
+        if sum(lengths) != len(payload) or 4 * sum(matches) != len(numbers) or not all(matches):
+            raise CodecError("the columns of the notifications do not fit their payload or their matches")
+        if count and max(runs) >= len(frame.runs):
+            raise CodecError("a notification names a run that is not in its frame")
+        self.received += count
+        of_run = [frame.runs[run] for run in runs]
+        if self._stale:
+            self._derive()
+        if self._alone is not None:
+            return self._notify_alone(of_run, sequences, lengths, matches, numbers, payload)
+        return self._notify_many(of_run, sequences, lengths, matches, numbers, payload)
+
+    def _notify_alone(
+        self,
+        of_run: list[tuple[str, int]],
+        sequences: tuple[int, ...],
+        lengths: tuple[int, ...],
+        matches: tuple[int, ...],
+        numbers: bytes,
+        payload: bytes,
+    ) -> set[Inbox]:
+        inbox = self._alone
+        assert inbox is not None
+        append = inbox.queue.append
+        position = 0
+        only = self._alone_numbers
+        if only is not None:
+            for run, sequence, length in zip(of_run, sequences, lengths, strict=True):
+                end = position + length
+                append(Notification(run, sequence, payload[position:end], only, 1))
+                position = end
+            return {inbox}
+        first = 0
+        for run, sequence, length, match in zip(of_run, sequences, lengths, matches, strict=True):
+            end = position + length
+            last = first + 4 * match
+            append(Notification(run, sequence, payload[position:end], numbers[first:last], 1))
+            position = end
+            first = last
+        return {inbox}
+
+    def _notify_many(
+        self,
+        of_run: list[tuple[str, int]],
+        sequences: tuple[int, ...],
+        lengths: tuple[int, ...],
+        matches: tuple[int, ...],
+        numbers: bytes,
+        payload: bytes,
+    ) -> set[Inbox]:
+        touched: set[Inbox] = set()
+        keys = self._keys
+        position = first = 0
+        for run, sequence, length, match in zip(of_run, sequences, lengths, matches, strict=True):
+            end = position + length
+            last = first + 4 * match
+            key = numbers[first:last]
+            known = keys.get(key)
+            if known is None:
+                known = self._look_up(key)
+            ids, inboxes = known
+            if inboxes:
+                notification = Notification(run, sequence, payload[position:end], ids, len(inboxes))
+                for inbox in inboxes:
+                    inbox.queue.append(notification)
+                touched.update(inboxes)
+            else:
+                self.taken += 1  # its subscription is closed here; the broker will know in a moment
+            position = end
+            first = last
+        return touched
+
+    def _look_up(self, key: bytes) -> tuple[tuple[int, ...], tuple[Inbox, ...]]:
+        ids = decode_numbers(key)
+        # dict as an ordered set: the order of delivery does not depend on hashes.
+        inboxes = dict.fromkeys(inbox for inbox in map(self._inboxes.get, ids) if inbox is not None)
+        if len(self._keys) >= _KEYS_KEPT:
+            self._keys.clear()
+        known = self._keys[key] = (ids, tuple(inboxes))
+        return known

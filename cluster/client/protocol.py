@@ -1,0 +1,242 @@
+"""The pure half of a client: bytes in, outcomes and bytes out; no socket, no clock, no task.
+
+    no connection --connection_made--> greeting --Welcome--> open --leave--> leaving
+         ^                                |                    |                |
+         +---------- connection_lost -----+--------------------+----------------+
+
+    greeting   Hello is written; anything but Welcome or Bye ends the attempt
+    open       the last connection's subscriptions are restored first, then publications without an
+               acknowledgement go out again, so that a client that listens to itself misses nothing of its own
+    leaving    Goodbye is written; nothing more is
+    ended      after Bye, malformed bytes or `abandon`; what still arrives is ignored
+
+Three machines do the work and know nothing of each other: `Publishing` (numbers, window, resend), `Requests`
+(subscriptions, restore) and `Delivery` (streams, credit). This one cuts the stream, hands each frame to its machine,
+and keeps the heartbeat. A connection ends at any byte; what that means is the machines' `disconnected`.
+
+The caller writes what `take_output` returns after every call that may have produced something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.client.attributes import Limits
+from cluster.client.delivery import Delivery, Inbox
+from cluster.client.publishing import FRAME_OVERHEAD, Offer, Publishing
+from cluster.client.requests import Request, Requests
+from cluster.codec import FrameReader, decode_server_frame, encode_frame
+from cluster.errors import CodecError
+from cluster.frames import (
+    RECONNECT_CODES,
+    VERSION,
+    Acknowledged,
+    Bye,
+    Consumed,
+    Done,
+    Dropped,
+    Goodbye,
+    Hello,
+    Notify,
+    Ping,
+    Pong,
+    Refused,
+    ServerFrame,
+    Welcome,
+)
+
+SERVER_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""A longer frame from the broker is taken for damage, or for somebody who speaks another protocol: four letters of
+ASCII read as a length are more than this. Far above what a connection point puts into one."""
+SILENT_TICKS_MAX = 3
+
+State = Literal["no connection", "greeting", "open", "leaving", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The login succeeded."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """These inboxes have got something."""
+
+    inboxes: set[Inbox]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection is of no use any more; reconnect says whether another one is to be tried."""
+
+    code: str
+    reason: str
+    reconnect: bool
+
+
+Outcome = Opened | Arrived | Ended | Offer | Request
+
+_PONG = encode_frame(Pong())
+_GOODBYE = encode_frame(Goodbye())
+
+
+class ClientProtocol:
+    """One client over all its connections.
+
+    instance: unique to this client's life; with client_id and sequence it names a publication for good.
+    """
+
+    def __init__(self, client_id: str, instance: int, receive_window: int) -> None:
+        self.client_id = client_id
+        self.instance = instance
+        self.state: State = "no connection"
+        self.publishing = Publishing()
+        self.requests = Requests()
+        self.delivery = Delivery(receive_window)
+        self.welcome: Welcome | None = None
+        """Of the present connection, or the last one."""
+        self._reader = FrameReader(SERVER_FRAME_BYTES_MAX)
+        self._output: list[bytes] = []
+        self._silent_ticks = 0
+
+    # The connection ----------------------------------------------------------------------------------------------
+
+    def connection_made(self) -> None:
+        """Begin a connection with Hello."""
+        assert self.state == "no connection", f"a connection was made while {self.state}"
+        self.state = "greeting"
+        self._reader = FrameReader(SERVER_FRAME_BYTES_MAX)
+        self._silent_ticks = 0
+        window = self.delivery.connecting()
+        self._output = [encode_frame(Hello(VERSION, self.client_id, self.instance, window))]
+
+    def connection_lost(self) -> None:
+        """End the connection, however it ended; nothing that was asked for is forgotten."""
+        if self.state == "no connection":
+            return
+        self.state = "no connection"
+        self._output.clear()
+        self.publishing.disconnected()
+        self.requests.disconnected()
+
+    def leave(self) -> None:
+        """Say goodbye; what was taken before is still sent in front of it."""
+        if self.state == "open":
+            self._output = [*self.take_output(), _GOODBYE]
+            self.state = "leaving"
+
+    def abandon(self) -> tuple[list[Offer], list[Request]]:
+        """End the client for good; return the offers and requests that nobody will settle."""
+        self.state = "ended"
+        self._output.clear()
+        lost = self.publishing.abandon(), self.requests.abandon()
+        self.delivery.abandon()
+        return lost
+
+    def tick(self) -> bool:
+        """Count one heartbeat; return False when the broker has been silent for three whole ones.
+
+        Counted in ticks and not in time: an application that blocks its own loop for long gets one late tick, not
+        three, and what came meanwhile is read before the next.
+        """
+        self._silent_ticks += 1
+        return self._silent_ticks <= SILENT_TICKS_MAX
+
+    # Bytes -------------------------------------------------------------------------------------------------------
+
+    def take_output(self) -> list[bytes]:
+        """Return the frames to write now, in order."""
+        output, self._output = self._output, []
+        if self.state == "open":
+            delivery = self.delivery
+            if delivery.taken >= delivery.report_at:
+                self._report(output)
+            output += self.requests.take()
+            if not self.requests.restoring:
+                output += self.publishing.take()
+        return output
+
+    def report_consumed(self) -> None:
+        """Report what has been taken, if anything, though it is less than a quarter of the window."""
+        if self.state == "open":
+            self._report(self._output)
+
+    def receive(self, data: bytes) -> list[Outcome]:
+        """Take what the socket gave, in any cut; return what happened, in order."""
+        if self.state in ("no connection", "ended"):
+            return []
+        self._silent_ticks = 0
+        outcomes: list[Outcome] = []
+        greeting = self.state == "greeting"
+        try:
+            for body in self._reader.feed(data):
+                self._handle(decode_server_frame(body), outcomes)
+                if self.state == "ended":
+                    break
+        except CodecError as error:
+            self.state = "ended"
+            if greeting:
+                reason = f"what answers there is not a connection point of version {VERSION}: {error}"
+            else:
+                reason = f"the broker sent what is not valid: {error}"
+            # Damage on the way is worth another try; somebody who never spoke the protocol is not.
+            outcomes.append(Ended(CodecError.code, reason, reconnect=not greeting))
+        return outcomes
+
+    # Frames ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, frame: ServerFrame, outcomes: list[Outcome]) -> None:
+        if isinstance(frame, Bye):
+            self.state = "ended"
+            outcomes.append(Ended(frame.code, frame.reason, reconnect=frame.code in RECONNECT_CODES))
+            return
+        if self.state == "greeting":
+            if not isinstance(frame, Welcome):
+                raise CodecError(f"{type(frame).__name__} came in place of Welcome")
+            self._open(frame, outcomes)
+            return
+        if isinstance(frame, Notify):
+            touched = self.delivery.notify(frame)
+            if touched:
+                outcomes.append(Arrived(touched))
+        elif isinstance(frame, Acknowledged):
+            outcomes.extend(self.publishing.acknowledge(frame))
+        elif isinstance(frame, Ping):
+            if self.state == "open":
+                self._output.append(_PONG)
+        elif isinstance(frame, Done | Refused):
+            request = self.requests.answer(frame)
+            if not self.requests.knows(request.number):
+                self.delivery.forget(request.number)
+            outcomes.append(request)
+        elif isinstance(frame, Dropped):
+            self.delivery.drop(frame)
+        else:
+            raise CodecError("Welcome came twice")
+
+    def _open(self, welcome: Welcome, outcomes: list[Outcome]) -> None:
+        if welcome.version != VERSION:
+            self.state = "ended"
+            reason = f"the broker speaks version {welcome.version} of the protocol, this client {VERSION}"
+            outcomes.append(Ended("version", reason, reconnect=False))
+            return
+        self.state = "open"
+        self.welcome = welcome
+        outcomes.append(Opened(welcome))
+        self.requests.connected()
+        outcomes.extend(
+            self.publishing.connected(welcome.publish_window, welcome.publish_window_bytes, welcome.frame_bytes)
+        )
+
+    def _report(self, output: list[bytes]) -> None:
+        count = self.delivery.report()
+        if count is not None:
+            output.append(encode_frame(Consumed(count)))
+
+
+def publication_limits(welcome: Welcome) -> Limits:
+    """Return what a publication may be on this connection: it has to fit a frame alone."""
+    return Limits(welcome.attributes, welcome.string_bytes, welcome.frame_bytes - FRAME_OVERHEAD - 4)

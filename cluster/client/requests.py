@@ -1,0 +1,223 @@
+"""The subscriptions that this client holds, and its requests that have no answer yet.
+
+Every change of a subscription is a request: open, update, close. A request stays here until Done or Refused; where
+the connection ends first it is sent again on the next one, after the subscriptions that were held have been
+restored under their numbers with the filter last confirmed. So a lost connection never leaves a request undecided, and
+an update that was under way is decided by the broker again.
+
+    number free -> opening -> held -> closing -> free          each arrow is an answer; opening -> free when refused
+
+The hard cases. An application that gives up a subscribe half way has its subscription closed behind the
+open, so that nothing stays behind at the broker. A restore that the broker refuses (its limits may have
+changed) ends the subscription: it is told to the application and closed, for an update may be on its way behind it.
+A new connection holds nothing at the broker, so the answer to a repeated close may be a refusal: that counts as closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from cluster.codec import encode_frame
+from cluster.errors import CodecError, FilterError, KittiwakeError, RefusedError
+from cluster.frames import SUBSCRIPTION_BITS, Done, Refused, Subscribe, Unsubscribe
+
+NUMBER_COUNT = 1 << SUBSCRIPTION_BITS
+
+Kind = Literal["open", "update", "close", "restore"]
+
+
+class Request:
+    """One change of one subscription.
+
+    error:   set when the broker refused it.
+    lost:    the client ended before it was answered.
+    settled: called with the request, by the shell and not by this machine, once it is answered or lost.
+    """
+
+    __slots__ = ("error", "filter", "id", "kind", "lost", "number", "policy", "settled")
+
+    def __init__(
+        self,
+        id: int,
+        kind: Kind,
+        number: int,
+        filter: str,
+        policy: str,
+        settled: Callable[[Request], None] | None,
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.number = number
+        self.filter = filter
+        self.policy = policy
+        self.settled = settled
+        self.error: KittiwakeError | None = None
+        self.lost = False
+
+
+class _Entry:
+    __slots__ = ("closing", "filter", "policy")
+
+    def __init__(self, policy: str) -> None:
+        self.filter: str | None = None
+        """The filter that the broker has confirmed; None while opening."""
+        self.policy = policy
+        self.closing = False
+
+
+class Requests:
+    """The subscriber's control half of a client."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._pending: dict[int, Request] = {}
+        """Requests without an answer, by id, which is also their order."""
+        self._restoring: set[int] = set()
+        """Ids of the restores among them."""
+        self._next_id = 1
+        self._next_number = 0
+        self._connected = False
+        self._output: list[bytes] = []
+
+    @property
+    def restoring(self) -> bool:
+        """The new connection does not hold everything yet that the last one held."""
+        return bool(self._restoring)
+
+    def closable(self, number: int) -> bool:
+        """Say whether the number is in use and not closing."""
+        entry = self._entries.get(number)
+        return entry is not None and not entry.closing
+
+    def knows(self, number: int) -> bool:
+        """Say whether the broker may still use the number."""
+        return number in self._entries
+
+    @property
+    def open_count(self) -> int:
+        """Numbers that the broker may know."""
+        return len(self._entries)
+
+    def open(self, filter: str, policy: str, settled: Callable[[Request], None] | None = None) -> Request:
+        """Ask for a subscription under a new number.
+
+        Raises: RefusedError when all 2**20 numbers are taken.
+        """
+        if len(self._entries) >= NUMBER_COUNT:
+            raise RefusedError("every subscription number is in use", code="too_many", limit=NUMBER_COUNT)
+        # Numbers are used again as late as possible: what an application wrote down stays unambiguous.
+        while self._next_number in self._entries:
+            self._next_number = (self._next_number + 1) % NUMBER_COUNT
+        number = self._next_number
+        self._next_number = (number + 1) % NUMBER_COUNT
+        self._entries[number] = _Entry(policy)
+        return self._request("open", number, filter, policy, settled)
+
+    def update(self, number: int, filter: str, settled: Callable[[Request], None] | None = None) -> Request:
+        """Ask for another filter of a subscription that is held."""
+        return self._request("update", number, filter, self._entries[number].policy, settled)
+
+    def close(self, number: int, settled: Callable[[Request], None] | None = None) -> Request:
+        """Ask for the end of a subscription, held or opening."""
+        entry = self._entries[number]
+        assert not entry.closing, f"subscription {number} is closed twice"
+        entry.closing = True
+        return self._request("close", number, "", "", settled)
+
+    def connected(self) -> None:
+        """Begin a connection: restore what is held, repeat what is pending."""
+        self._connected = True
+        repeat = list(self._pending.values())
+        for number, entry in self._entries.items():
+            if entry.filter is not None and not entry.closing:
+                request = self._request("restore", number, entry.filter, entry.policy, None)
+                self._restoring.add(request.id)
+        for request in repeat:
+            self._send(request)
+
+    def disconnected(self) -> None:
+        """End the connection: restores are forgotten, the next connection begins them afresh."""
+        self._connected = False
+        self._output.clear()
+        for id in self._restoring:
+            del self._pending[id]
+        self._restoring.clear()
+
+    def answer(self, frame: Done | Refused) -> Request:
+        """Take an answer and return the request that it settles.
+
+        Raises: CodecError for a request that was not made.
+        """
+        request = self._pending.pop(frame.request, None)
+        if request is None:
+            raise CodecError(f"request {frame.request} was answered, which was not asked")
+        self._restoring.discard(request.id)
+        entry = self._entries[request.number]
+        if request.kind == "close":
+            del self._entries[request.number]
+        elif isinstance(frame, Refused):
+            request.error = refusal(frame)
+            if request.kind == "restore" and not entry.closing:
+                self.close(request.number)
+            elif request.kind == "open" and not entry.closing:
+                del self._entries[request.number]
+        else:
+            entry.filter = request.filter
+        return request
+
+    def take(self) -> list[bytes]:
+        """Return the encoded frames that are to be written, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def abandon(self) -> list[Request]:
+        """Give up everything, at the end of the client; return the requests that nobody will answer."""
+        lost = [request for request in self._pending.values() if request.kind != "restore"]
+        for request in lost:
+            request.lost = True
+        self._pending.clear()
+        self._restoring.clear()
+        self._entries.clear()
+        self._output.clear()
+        self._connected = False
+        return lost
+
+    def check(self) -> None:
+        """Assert every invariant; costly, for tests."""
+        assert all(request.id == id for id, request in self._pending.items())
+        assert all(request.number in self._entries for request in self._pending.values())
+        assert self._restoring <= self._pending.keys()
+        for number, entry in self._entries.items():
+            kinds = [request.kind for request in self._pending.values() if request.number == number]
+            assert entry.closing == ("close" in kinds)
+            assert entry.filter is not None or entry.closing or "open" in kinds
+
+    def _request(
+        self,
+        kind: Kind,
+        number: int,
+        filter: str,
+        policy: str,
+        settled: Callable[[Request], None] | None,
+    ) -> Request:
+        request = Request(self._next_id, kind, number, filter, policy, settled)
+        self._next_id += 1
+        self._pending[request.id] = request
+        if self._connected:
+            self._send(request)
+        return request
+
+    def _send(self, request: Request) -> None:
+        if request.kind == "close":
+            self._output.append(encode_frame(Unsubscribe(request.id, request.number)))
+        else:
+            frame = Subscribe(request.id, request.number, request.filter, request.policy)
+            self._output.append(encode_frame(frame))
+
+
+def refusal(frame: Refused) -> KittiwakeError:
+    """Return the exception that says what the frame says."""
+    if frame.code == FilterError.code:
+        return FilterError(frame.reason, position=frame.position, limit=frame.limit)
+    return RefusedError(frame.reason, code=frame.code, limit=frame.limit)
