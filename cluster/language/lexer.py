@@ -72,7 +72,7 @@ def tokens_of(text: str, limits: FilterLimits) -> list[Token]:
         group = found.lastindex
         assert group is not None
         value = found[group]
-        position = found.start(group)
+        position = found.start(group) - (3 < group < 7)  # a string or quoted name starts with its quote
         try:
             if group == 1:
                 word = _WORDS.get(value) or _WORDS.get(value.lower())
@@ -86,12 +86,12 @@ def tokens_of(text: str, limits: FilterLimits) -> list[Token]:
                 value = _SAME_AS.get(value, value)
                 add((value, value, position))
             elif group == 4:
-                plain = _unescaped(value, position) if "\\" in value else value
-                add(("literal", plain, position - 1))
+                plain = _unescaped(value, position + 1) if "\\" in value else value
+                add(("literal", plain, position))
             elif group == 5:
-                add(("literal", value.replace("''", "'"), position - 1))
+                add(("literal", value.replace("''", "'"), position))
             elif group == 6:
-                add(("quoted", _checked_name(value.replace("``", "`"), limits), position - 1))
+                add(("quoted", _checked_name(value.replace("``", "`"), limits), position))
             else:
                 raise FilterError(_complaint(text, position))
         except FilterError as error:

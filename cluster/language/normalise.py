@@ -38,7 +38,8 @@ def normal_form(tree: Tree, limits: FilterLimits = DEFAULT_LIMITS) -> NormalForm
     Raises: FilterError if the filter can't be true, or needs more conjunctions than allowed.
     Cost:   about 5 µs a predicate for a conjunction, and 3 µs for each conjunction and merge of a product.
     """
-    drafts = _Expansion(limits.conjunctions).expand(tree, _TRUE)
+    expansion = _Expansion(limits.conjunctions)
+    drafts = expansion.within_limit(expansion.expand(tree, _TRUE))
     if not drafts:
         raise FilterError("the filter can never be true")
     form = tuple(map(_finished, drafts))
@@ -55,11 +56,11 @@ class _Expansion:
         self._merges_left = limit * _MERGES_PER_CONJUNCTION
 
     def expand(self, node: Tree, question: int) -> list[Draft]:
-        if isinstance(node, And | Or):
+        if isinstance(node, (And, Or)):
             answers = [self.expand(operand, question) for operand in node.operands]
             if isinstance(node, And) == (question in (_TRUE, _NOT_FALSE)):
                 return self._product(answers)
-            return self._within_limit([draft for answer in answers for draft in answer])
+            return self.within_limit([draft for answer in answers for draft in answer])
         if isinstance(node, Not):
             return self.expand(node.operand, _OPPOSITE[question])
         if isinstance(node, IsNotTrue):
@@ -78,10 +79,11 @@ class _Expansion:
             if self._merges_left < 0:
                 self._refuse()
             merged = [_merge(one, other) for one in product for other in answer]
-            product = self._within_limit([draft for draft in merged if draft is not None])
+            product = self.within_limit([draft for draft in merged if draft is not None])
         return product
 
-    def _within_limit(self, drafts: list[Draft]) -> list[Draft]:
+    def within_limit(self, drafts: list[Draft]) -> list[Draft]:
+        """Return the drafts, without doubles if it takes that to fit; refuse what doesn't."""
         if len(drafts) <= self._limit:
             return drafts
         # Only now is it worth looking for doubles.
