@@ -259,7 +259,7 @@ def _series(
         if troubled:
             report.unused_rows += 1
         else:
-            report.trouble(file.path.name, number, "none of its 24 values is valid", unused_row=True)
+            report.trouble(file.path.name, number, "none of its 24 values is valid", unused_row=True, fault=False)
         return None
     report.valid += valid
     quantity = QUANTITIES[magnitude][0]

@@ -51,7 +51,9 @@ class Report:
     published: publications handed out; less than `valid` while the pass goes on or if it was left early.
     troubles:  the first TROUBLES_KEPT things that could not be used, in the order of discovery.
     trouble_count: all of them.
-    unused_rows:   rows of which no value at all was used; each is one of the troubles.
+    faults:        those among them that are somebody's mistake; a row whose values the source itself declares not
+                   valid is well-formed and no fault.
+    unused_rows:   rows of which no value at all was used; each is among the troubles.
     """
 
     rows: int = 0
@@ -60,11 +62,13 @@ class Report:
     published: int = 0
     unused_rows: int = 0
     trouble_count: int = 0
+    faults: int = 0
     troubles: list[Trouble] = field(default_factory=list)
 
-    def trouble(self, file: str, line: int, reason: str, *, unused_row: bool = False) -> None:
+    def trouble(self, file: str, line: int, reason: str, *, unused_row: bool = False, fault: bool = True) -> None:
         """Note something that could not be used."""
         self.trouble_count += 1
+        self.faults += fault
         self.unused_rows += unused_row
         if len(self.troubles) < TROUBLES_KEPT:
             self.troubles.append(Trouble(file, line, reason))
