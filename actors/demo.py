@@ -22,13 +22,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from actors.commands.broker import lost_members
 from actors.commands.options import plural
 from actors.commands.publishing import publish_all
 from actors.commands.troubles import describe_report
 from actors.demo_oracle import Oracle, Source
 from actors.demo_tally import Comparison, Tally, judge
 from cluster.config import ClientPort, Config, load_config
-from cluster.errors import RejectedError
+from cluster.errors import KittiwakeError, RejectedError
 from cluster.readings import Readings
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Pace:
     poll_s: float = 0.05
     quiet_s: float = 0.5
     settle_s: float = 15.0
+    watch_s: float = 2.0
 
 
 async def demo(config: Config | None, data: str | None, limit: int | None, signals: Signals, show: Show) -> bool:
@@ -107,6 +109,9 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
             )
             from cluster.client import connect
 
+            async def lost() -> list[str]:
+                return lost_members(await broker.status())
+
             return await play(
                 broker.endpoints,
                 readings,
@@ -114,6 +119,7 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
                 interests,
                 connect=connect,
                 expected=lambda: asyncio.to_thread(oracle.result),
+                lost=lost,
                 show=show,
                 live=_live_line if sys.stderr.isatty() else _live_log,
                 pace=Pace(TERMINAL_S if sys.stderr.isatty() else LOG_S),
@@ -150,6 +156,7 @@ async def play(
     *,
     connect: Connect,
     expected: Callable[[], Awaitable[bytes]],
+    lost: Callable[[], Awaitable[list[str]]],
     show: Show,
     live: Show,
     pace: Pace,
@@ -157,7 +164,9 @@ async def play(
     """Subscribe, publish, wait, compare, and show the table, on a cluster that is up.
 
     connect:  as cluster.client's. expected: gives the oracle's bits, once awaited.
+    lost:     gives the names of the cluster's processes that are lost; asked now and then.
     live:     shows the counts while it runs; called with "" at the end of it.
+    Raises:   KittiwakeError when a process is lost, as nothing brings it back.
     Returns:  whether everything is as promised.
     """
     tally = Tally(PUBLISHER, len(interests))
@@ -175,6 +184,7 @@ async def play(
             async with asyncio.TaskGroup() as tasks:
                 helpers = [tasks.create_task(_follow(stream, place, tally)) for place, stream in enumerate(streams)]
                 start = time.perf_counter()
+                helpers.append(tasks.create_task(_watch(lost, pace.watch_s)))
                 helpers.append(tasks.create_task(_show_live(tally, readings, start, live, pace.live_s)))
                 await publish_all(publisher, _feed(readings, limit, tally), "matched", refused.append)
                 seconds = time.perf_counter() - start
@@ -221,6 +231,13 @@ async def _follow(stream: Any, place: int, tally: Tally) -> None:
             tally.content(place, notification.sequence, notification.attributes)
 
 
+async def _watch(lost: Callable[[], Awaitable[list[str]]], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        if names := await lost():
+            raise KittiwakeError(f"the cluster has lost {', '.join(names)}")
+
+
 async def _show_live(tally: Tally, readings: Readings, start: float, live: Show, every_s: float) -> None:
     before, before_s = 0, start
     while True:
@@ -258,9 +275,8 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def table(interests: tuple[Interest, ...], tally: Tally, comparisons: list[Comparison]) -> list[str]:
     """Return the lines of the table: a row for each subscriber."""
-    rows = [
-        ("SUBSCRIBER", "INTEREST", "PUBLISHED", "MATCHED", "DELIVERED", "MISSING", "SURPLUS", "DOUBLED", "DISORDER")
-    ]
+    head = "SUBSCRIBER INTEREST PUBLISHED MATCHED DELIVERED MISSING SURPLUS DOUBLED DISORDER"
+    rows = [head.split()]
     for interest, one, comparison in zip(interests, tally.received, comparisons, strict=True):
         counts = (
             tally.published,

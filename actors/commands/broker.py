@@ -13,13 +13,16 @@ from actors.commands.options import config_option, plural
 from actors.commands.running import Signals, run
 from cluster.config import Config, load_config
 
+WATCH_S = 1.0
+"""Between two looks at the cluster while `up` keeps it."""
+
 
 @click.command(short_help="Start a cluster and keep it up.")
 @config_option
 def up(config_path: str | None) -> None:
     """Start a cluster and keep it up until SIGINT (Ctrl-C) or SIGTERM, which end it cleanly; a second one, at once.
 
-    Prints one line for each connection point, its URL, when clients can connect.
+    Prints one line for each connection point, its URL, when clients can connect; on stderr, which processes are lost.
 
     \b
     kittiwake up
@@ -41,7 +44,13 @@ async def _up(config: Config, signals: Signals) -> None:
         for endpoint in broker.endpoints:
             click.echo(endpoint)
         click.echo("kittiwake: up; Ctrl-C ends it", err=True)
-        await asyncio.Event().wait()
+        known: set[str] = set()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for name in lost_members(await broker.status()):
+                if name not in known:
+                    known.add(name)
+                    click.echo(f"kittiwake: lost {name}", err=True)
 
 
 @click.command(short_help="Show how a running cluster is.")
@@ -70,6 +79,11 @@ async def _read(config: Config) -> dict[str, Any]:
     from actors.launch import read_status
 
     return await read_status(config)
+
+
+def lost_members(document: dict[str, Any]) -> list[str]:
+    """Return the processes that a status document says are lost, such as `matcher 0`."""
+    return [f"{row['layer']} {row['slot']}" for row in document.get("members", []) if row.get("state") == "lost"]
 
 
 def describe(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Runs a command's coroutine; signals end it cleanly, a second one at once."""
+"""Runs a command's coroutine; a signal ends it cleanly, another one a little later at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from actors.commands.failures import Interrupted
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_SIGNAL_S = 1.0
+"""What comes within this time is the same signal: `timeout` and others signal a process and then its group."""
 
 
 class Signals:
-    """SIGINT and SIGTERM cancel the task; if it is still there at the next one, the process ends where it stands."""
+    """SIGINT and SIGTERM cancel the task; if it is still there at the next one, the process ends where it stands.
+
+    got: the signal that came; None before.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
         self.got: int | None = None
+        self._got_at = 0.0
         self._loop = loop
         self._task = task
 
@@ -34,11 +40,14 @@ class Signals:
             self._loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
+        now = self._loop.time()
         if self.got is not None:
+            if now - self._got_at < ONE_SIGNAL_S:
+                return
             sys.stderr.write("kittiwake: ended at once\n")
             sys.stderr.flush()
             os._exit(128 + number)
-        self.got = number
+        self.got, self._got_at = number, now
         self._task.cancel()
 
 

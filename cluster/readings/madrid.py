@@ -115,7 +115,7 @@ class _File:
     size: int
 
 
-_Row = tuple[int, int, int, str]  # line number, station, magnitude, the line
+_Row = tuple[int, int, int, date, str]  # line number, station, magnitude, day, the line
 _Series = tuple[Publication, str, list[float | None]]  # shared attributes, quantity, a value for each hour
 
 
@@ -209,7 +209,7 @@ class MadridYear:
                 report.trouble(name, number, reason, unused_row=True)
                 continue
             seen.add((station, magnitude, day))
-            days.setdefault(day, []).append((number, station, magnitude, line))
+            days.setdefault(day, []).append((number, station, magnitude, day, line))
         return days
 
 
@@ -233,7 +233,7 @@ def _series(
     row: _Row, file: _File, stations: dict[int, Station], numbers: dict[str, float], report: Report
 ) -> _Series | None:
     """Return a row's values hour by hour, None where there is none to publish; None if it has none at all."""
-    number, station, magnitude, line = row
+    number, station, magnitude, day, line = row
     fields = line.split(";")
     values: list[float | None] = []
     valid = 0
@@ -259,7 +259,9 @@ def _series(
         if troubled:
             report.unused_rows += 1
         else:
-            report.trouble(file.path.name, number, "none of its 24 values is valid", unused_row=True, fault=False)
+            about = f"station {station}, {QUANTITIES[magnitude][0]}, {day}"
+            reason = f"none of its 24 values is valid ({about})"
+            report.trouble(file.path.name, number, reason, unused_row=True, fault=False)
         return None
     report.valid += valid
     quantity = QUANTITIES[magnitude][0]

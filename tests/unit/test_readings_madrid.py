@@ -101,7 +101,9 @@ def test_flags(folder: Path) -> None:
     readings = MadridYear(folder)
     assert [publication["o3"] for publication in readings] == [42.59]
     assert (readings.report.values, readings.report.valid, readings.report.published) == (48, 1, 1)
-    assert [str(trouble) for trouble in readings.report.troubles] == ["ene_mo17.csv:3: none of its 24 values is valid"]
+    assert [str(trouble) for trouble in readings.report.troubles] == [
+        "ene_mo17.csv:3: none of its 24 values is valid (station 4, no2, 2017-01-01)"
+    ]
     assert readings.report.unused_rows == 1
 
 
@@ -236,7 +238,8 @@ def test_the_year_2017() -> None:
     report = readings.report
     assert (report.rows, report.values, report.valid, report.published) == (54_845, 1_316_280, 1_305_120, 1_305_120)
     assert report.unused_rows == report.trouble_count == 43
-    assert {trouble.reason for trouble in report.troubles} == {"none of its 24 values is valid"}
+    assert {trouble.reason[:30] for trouble in report.troubles} == {"none of its 24 values is valid"}
+    assert report.faults == 0
     assert quantities == {name for name, _ in QUANTITIES.values()}
     assert len(stations) == 24
     assert all(40.33 < lat < 40.53 and -3.78 < lon < -3.57 for _, lat, lon in stations)
