@@ -20,7 +20,7 @@ A notification for a subscription that was closed meanwhile is dropped here, so 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -538,7 +538,8 @@ class ConnectionPoint:
     ) -> None:
         used = np.unique(chunk.run)
         if len(used) < len(chunk.runs):
-            chunk = chunk._replace(
+            chunk = replace(
+                chunk,
                 runs=[chunk.runs[place] for place in used.tolist()],
                 run=np.searchsorted(used, chunk.run).astype(U32),
             )
@@ -653,5 +654,5 @@ def _without_closed(session: Session, chunk: Chunk) -> Chunk:
     begins = columns.starts(chunk.matches)[:-1]
     matches = np.add.reduceat(open_numbers.astype(np.int64), begins)
     rest = np.flatnonzero(matches)
-    kept = chunk._replace(matches=matches, numbers=chunk.numbers[open_numbers])
+    kept = replace(chunk, matches=matches, numbers=chunk.numbers[open_numbers])
     return kept.select(rest)

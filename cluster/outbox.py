@@ -13,6 +13,7 @@ fit there waits here. When that exceeds the queue's limit, the policy of the sub
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,8 @@ from cluster.columns import U32, Column
 from cluster.frames import Notify
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """Some notifications of one client, in columns as in Notify. It owns its bytes: a slow client keeps no
     stranger's payload alive."""
 
