@@ -68,7 +68,7 @@ def evaluate(tree: Tree, attributes: Mapping[str, object]) -> bool | None:
         return member in same_kind if same_kind else None
     if isinstance(tree, StringMatch):
         text = attributes.get(tree.attribute, _NOTHING)
-        return string_test(tree.operator, tree.text)(text) if isinstance(text, str) else None
+        return string_test(tree.operator, tree.text)(text) if type(text) is str else None
     if isinstance(tree, KindTest):
         return bool(kind_of(attributes.get(tree.attribute, _NOTHING)) & _TESTED[tree.kind])
     latitude = attributes.get(tree.latitude, _NOTHING)

@@ -123,9 +123,13 @@ def parse(text: str, limits: FilterLimits = DEFAULT_LIMITS) -> Filter:
         raise FilterError(f"the text of a filter must be a string, not {type(text).__name__}")
     tree = tree_of_text(text, limits)
     canonical = None
-    if len(text) * 4 * _GROWTH > limits.text_bytes:
-        canonical = _canonical(tree, limits)
-    return Filter(tree, normal_form(tree, limits), canonical)
+    try:
+        if len(text) * 4 * _GROWTH > limits.text_bytes:
+            canonical = _canonical(tree, limits)
+        return Filter(tree, normal_form(tree, limits), canonical)
+    except FilterError as error:
+        # What is wrong with the filter as a whole starts where the filter does.
+        raise FilterError(error.reason, position=0, limit=error.limit) from error
 
 
 def as_filter(spelling: object, limits: FilterLimits = DEFAULT_LIMITS) -> Filter:

@@ -59,7 +59,7 @@ def value_holds(atom: Kinds | Interval | StringInterval | Member | Pattern, valu
     if isinstance(atom, StringInterval):
         return kind == STRING and _inside(value, atom.low, atom.high, atom.low_open, atom.high_open)
     if isinstance(atom, Pattern):
-        if not isinstance(value, str):
+        if type(value) is not str:
             return False
         return string_test(atom.operator, atom.text)(value) is not atom.negated
     return bool(atom.mask & kind)

@@ -23,6 +23,7 @@ NUMBERS: list[int | float] = [
     *(-(2**63), -(2**53) - 1, -1, 0, 1, 2, 5, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1),
     *(-0.0, 0.0, 1.0, 1.5, 2.0, 5.0, 2.0**53, 2.0**63, 2.0**64, 1e300, -1e300, 5e-324, 0.1),
 ]
+FEW_NUMBERS: list[int | float] = [0, 1, 1.0, 2, 2.0]
 STRINGS = [
     *("", "a", "ab", "abc", "b", "ba", "A", "%", "_", "\\", "a%b", "a_b", "a\\b", "'", '"', "`", "\n", "\x00"),
     *("é", "e\u0301", "\uffff", "\U0001f600", "\U0001f600a", "Pza. de España", "true", "1"),
@@ -37,7 +38,13 @@ KINDS_OF_MATCH = ("starts_with", "ends_with", "contains")
 
 
 def random_value(rng: random.Random) -> bool | int | float | str:
-    return rng.choice((lambda: rng.choice(NUMBERS), lambda: rng.choice(STRINGS), lambda: rng.random() < 0.5))()
+    draw = rng.random()
+    if draw < 0.2:
+        return rng.random() < 0.5
+    # Often from few values, so that bounds meet.
+    if draw < 0.6:
+        return rng.choice(FEW_NUMBERS if rng.random() < 0.5 else NUMBERS)
+    return rng.choice(STRINGS[:5] if rng.random() < 0.5 else STRINGS)
 
 
 def random_predicate(rng: random.Random) -> Tree:
@@ -143,7 +150,7 @@ def test_text_and_json_give_the_tree_back(seed: int) -> None:
         assert repr(Filter.from_json(json.loads(json_text)).tree) == repr(each.tree), each.text
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_normal_form_equals_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     matched = 0

@@ -123,6 +123,12 @@ def test_doubles_and_contradictions_do_not_count_as_conjunctions() -> None:
     assert len(parse(f"({either}) is not true").normal_form) == 2
 
 
+def test_the_work_is_bounded_where_contradictions_thin_the_product_out() -> None:
+    # Each further pair doubles the product of 1,024 and loses half of it again.
+    assert len(parse(pairs(9) + " and (z == 1 or z == 2)" * 4).normal_form) == 1024
+    assert refusal(pairs(9) + " and (z == 1 or z == 2)" * 20).limit == 1024
+
+
 def test_limits_can_be_passed_in() -> None:
     tight = FilterLimits(predicates=1, depth=1, text_bytes=40, list_values=2, conjunctions=3, name_bytes=4)
     assert parse("not (a > 1)", FilterLimits(depth=2)).text == "not a > 1"

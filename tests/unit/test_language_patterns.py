@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import cache
 
@@ -46,6 +47,13 @@ def test_like_equals_its_definition(seed: int) -> None:
         found = text == simple if operator == "==" else string_test(operator, simple)(text)
         assert found is expected, (pattern, operator, simple, text)
     assert matched > 500
+
+
+@pytest.mark.parametrize("pattern", ["%aa%aa%", "aa%aa", "%a_%a_%", "%_a%a%", "_%_", "%aba%a"])
+def test_pieces_do_not_overlap(pattern: str) -> None:
+    for length in range(7):
+        for text in map("".join, itertools.product("ab", repeat=length)):
+            assert string_test("like", pattern)(text) is slow_like(pattern, text), text
 
 
 @pytest.mark.parametrize(
