@@ -11,11 +11,12 @@ whatever has gathered while the last batch was taken.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cluster.client.address import DEFAULT_URL, Connector
@@ -78,49 +79,66 @@ def connect_sync(
 
 
 class _LoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread, until `stop`."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopping = False
+        """Nothing is handed to the loop any more, for nobody would run it."""
         self._thread = threading.Thread(target=self._main, name="kittiwake client", daemon=True)
         self._thread.start()
 
     def _main(self) -> None:
-        asyncio.set_event_loop(self.loop)
+        loop = self._loop
+        asyncio.set_event_loop(loop)
         try:
-            self.loop.run_forever()
+            loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
+            tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
             if tasks:
-                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
+                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    @property
+    def stopped(self) -> bool:
+        """The loop is at its end, or beyond."""
+        return self._stopping
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start it in the loop. Raises: ConnectionLostError when the loop has been stopped."""
+        assert threading.current_thread() is not self._thread, "a blocking call inside the client's own thread"
+        with self._lock:
+            if self._stopping:
+                coroutine.close()
+                raise _closed()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it in the loop and return its result; an interrupt of the caller cancels it.
-
-        Raises: ConnectionLostError when the thread has been stopped.
-        """
-        if self.loop.is_closed() or not self._thread.is_alive():
-            coroutine.close()
-            raise ConnectionLostError("the client is closed", reason_code="closed")
-        assert threading.current_thread() is not self._thread, "a blocking call inside the client's own thread"
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Run it in the loop and return its result; an interrupt of the caller cancels it."""
+        future = self.submit(coroutine)
         try:
             return future.result()
         except CancelledError:
-            raise ConnectionLostError("the client is closed", reason_code="closed") from None
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        """End the loop and its thread, and wait for it."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+def _closed() -> ConnectionLostError:
+    return ConnectionLostError("the client is closed", reason_code="closed")
 
 
 class BlockingClient:
@@ -180,24 +198,27 @@ class BlockingClient:
         The iterable is read in the calling thread, and may block there: what it has given is sent meanwhile.
         """
         packer = AttributePacker(self._client.limits)
-        crossing = _Crossing(self._thread.loop)
-        future = asyncio.run_coroutine_threadsafe(
-            self._client._publish_packed(crossing.batches(), ack), self._thread.loop
-        )
+        crossing = _Crossing()
+        future = self._thread.submit(self._client._publish_packed(crossing.batches(), ack))
         future.add_done_callback(lambda _: crossing.abandon())
         try:
-            try:
-                for attributes in publications:
-                    if not crossing.put(packer.pack(attributes)):
-                        break  # the other end has failed; its error is the result
-            finally:
-                crossing.end()
-            return future.result()
+            for attributes in publications:
+                if not crossing.put(packer.pack(attributes)):
+                    break  # the other end has failed; its error is the result
         except Exception:
-            # What came before is published, whatever the iterable has raised.
-            if not future.done():
+            crossing.end()
+            # What came before is published all the same; that it could not be is the smaller trouble of the two.
+            with contextlib.suppress(CancelledError):
                 future.exception()
             raise
+        except BaseException:
+            future.cancel()
+            raise
+        crossing.end()
+        try:
+            return future.result()
+        except CancelledError:
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
@@ -274,7 +295,14 @@ class BlockingStream(Generic[StreamT]):
         Raises: TimeoutError when nothing comes within timeout_s; nothing is lost by it.
         """
         if not self._taken:
-            self._taken.extend(self._thread.run(self._take(timeout_s)))
+            try:
+                self._taken.extend(self._thread.run(self._take(timeout_s)))
+            except ConnectionLostError:
+                if not self._thread.stopped:
+                    raise
+                # The loop is gone; what it had queued is read without it.
+                self._thread.stop()
+                self._taken.extend(self._stream._rest())
         return self._taken.popleft() if self._taken else None
 
     def close(self) -> None:
@@ -344,8 +372,7 @@ class BlockingSubscriptionGroup(BlockingStream[SubscriptionGroup]):
 class _Crossing:
     """Packed publications on their way from the caller's thread into the loop; bounded in number and bytes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._gathered: list[bytes] = []
         self._size = 0
@@ -379,15 +406,17 @@ class _Crossing:
         """Nobody takes it any more."""
         with self._changed:
             self._abandoned = True
+            self._waiter = None
             self._changed.notify_all()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            self._loop.call_soon_threadsafe(_resolve, waiter)
+            waiter.get_loop().call_soon_threadsafe(_resolve, waiter)
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
         """Give what has gathered, at most a frame's worth at a time, until the end."""
+        loop = asyncio.get_running_loop()
         while True:
             with self._changed:
                 batch = self._gathered[:CHUNK_COUNT_MAX]
@@ -395,7 +424,7 @@ class _Crossing:
                 self._size -= sum(map(len, batch))
                 if not batch and self._ended:
                     return
-                waiter = self._loop.create_future()
+                waiter = loop.create_future()
                 if batch:
                     self._changed.notify_all()
                 else:

@@ -46,8 +46,10 @@ class Link(asyncio.Protocol):
 
     def write(self, frames: list[bytes]) -> None:
         """Hand the frames to the transport, whose buffer takes all of it: windows bound what there can be."""
-        if self._transport is not None and not self._over:
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        transport = self._transport
+        # A transport that is closing tells so in a moment; what would be lost in it is kept for the next link anyway.
+        if transport is not None and not self._over and not transport.is_closing():
+            transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def start_heartbeat(self, interval_s: float) -> None:
         """Look every interval whether the broker has been heard."""

@@ -208,7 +208,7 @@ class Publishing:
     def take(self) -> list[bytes]:
         """Return the frames that the credit allows, in order, encoded. They count as sent."""
         frames: list[bytes] = []
-        while self._waiting:
+        while self._waiting and self._connected:
             chunk = self._waiting[0]
             count = self._credit(chunk)
             if count == 0:

@@ -116,6 +116,15 @@ class Stream:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
+    def _rest(self) -> list[Notification]:
+        """Take what is queued in a stream that has ended; raise what ended it when that is nothing."""
+        assert self._end is not None, "the stream goes on"
+        rest = list(self._queue)
+        self._queue.clear()
+        if not rest and isinstance(self._end, KittiwakeError):
+            raise again(self._end)
+        return rest
+
     def _wake(self) -> None:
         waiters = self._waiters
         if waiters:
