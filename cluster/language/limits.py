@@ -14,6 +14,7 @@ class FilterLimits(msgspec.Struct, frozen=True):
     text_bytes:   bytes (UTF-8) of the text as given, and of the canonical text.
     list_values:  values in the list of one `in`.
     conjunctions: conjunctions in the normal form.
+    normal_bytes: bytes of the encoded normal form, where one long string may stand in each of many conjunctions.
     name_bytes:   bytes (UTF-8) of an attribute's name.
     """
 
@@ -22,6 +23,7 @@ class FilterLimits(msgspec.Struct, frozen=True):
     text_bytes: int = 8192
     list_values: int = 256
     conjunctions: int = 1024
+    normal_bytes: int = 512 * 1024
     name_bytes: int = 256
 
 

@@ -15,6 +15,7 @@ value is gone below this module.
 The hard case is a conjunction of disjunctions, whose normal form may be exponential. Operands are multiplied one at a
 time, the shortest first; a product over the limit is refused. So is a filter that takes more than 8 merges for each
 conjunction allowed, though contradictions may have thinned the product out: the work is bounded whatever the filter.
+Merging long lists on one attribute counts as a merge more for each 8 values.
 `x in (..)` and `!=` stay one atom and multiply nothing.
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from cluster.errors import FilterError
 from cluster.language.combine import combine
+from cluster.language.encoding import encode_normal
 from cluster.language.leaves import Draft, where_false, where_true, where_unknown
 from cluster.language.limits import DEFAULT_LIMITS, FilterLimits
 from cluster.language.normal import Conjunction, Member, NormalForm
@@ -30,6 +32,7 @@ from cluster.language.tree import And, IsNotTrue, Not, Or, Tree
 _TRUE, _FALSE, _NOT_TRUE, _NOT_FALSE = range(4)
 _OPPOSITE = (_FALSE, _TRUE, _NOT_FALSE, _NOT_TRUE)
 _MERGES_PER_CONJUNCTION = 8
+_VALUES_PER_MERGE = 8
 
 
 def normal_form(tree: Tree, limits: FilterLimits = DEFAULT_LIMITS) -> NormalForm:
@@ -44,7 +47,15 @@ def normal_form(tree: Tree, limits: FilterLimits = DEFAULT_LIMITS) -> NormalForm
     if not drafts:
         raise FilterError("the filter can never be true")
     form = tuple(map(_finished, drafts))
-    return form if len(form) == 1 else _distinct(form)
+    if len(form) == 1:
+        return form
+    form = _distinct(form)
+    size = len(encode_normal(form))
+    if size > limits.normal_bytes:
+        raise FilterError(
+            f"the normal form has {size} bytes, more than {limits.normal_bytes}", limit=limits.normal_bytes
+        )
+    return form
 
 
 class _Expansion:
@@ -76,10 +87,8 @@ class _Expansion:
         for answer in answers:
             if not answer:
                 return []
-            self._merges_left -= len(product) * len(answer)
-            if self._merges_left < 0:
-                self._refuse()
-            merged = [_merge(one, other) for one in product for other in answer]
+            self._spend(len(product) * len(answer))
+            merged = [self._merge(one, other) for one in product for other in answer]
             product = self.within_limit([draft for draft in merged if draft is not None])
         return product
 
@@ -93,21 +102,27 @@ class _Expansion:
             self._refuse()
         return drafts
 
+    def _merge(self, one: Draft, other: Draft) -> Draft | None:
+        """Return the conjunction of two, or None if they contradict each other. Neither argument is changed."""
+        merged = one | other
+        if len(merged) == len(one) + len(other):
+            return merged
+        for attribute in one.keys() & other.keys():
+            both = one[attribute] + other[attribute]
+            self._spend(sum(len(atom.values) for atom in both if isinstance(atom, Member)) // _VALUES_PER_MERGE)
+            atoms = combine(attribute, both)
+            if atoms is None:
+                return None
+            merged[attribute] = atoms
+        return merged
+
+    def _spend(self, merges: int) -> None:
+        self._merges_left -= merges
+        if self._merges_left < 0:
+            self._refuse()
+
     def _refuse(self) -> None:
         raise FilterError(f"the normal form needs more than {self._limit} conjunctions", limit=self._limit)
-
-
-def _merge(one: Draft, other: Draft) -> Draft | None:
-    """Return the conjunction of two, or None if they contradict each other. Neither argument is changed."""
-    merged = one | other
-    if len(merged) == len(one) + len(other):
-        return merged
-    for attribute in one.keys() & other.keys():
-        atoms = combine(attribute, one[attribute] + other[attribute])
-        if atoms is None:
-            return None
-        merged[attribute] = atoms
-    return merged
 
 
 def _finished(draft: Draft) -> Conjunction:

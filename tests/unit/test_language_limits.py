@@ -129,6 +129,21 @@ def test_the_work_is_bounded_where_contradictions_thin_the_product_out() -> None
     assert refusal(pairs(9) + " and (z == 1 or z == 2)" * 20).limit == 1024
 
 
+def test_merging_long_lists_is_bounded() -> None:
+    lists = [",".join(map(str, range(start, start + 150))) for start in range(0, 1500, 150)]
+    text = " and ".join(f"(a not in ({values}) or b{index} > 1)" for index, values in enumerate(lists))
+    assert len(parse(text[: text.index(" and (a not in (450")]).normal_form) == 8
+    assert refusal(text).limit == 1024
+
+
+def test_bytes_of_the_normal_form() -> None:
+    long = "x" * 500
+    assert len(parse(f"c == '{long}' and " + pairs(9)).normal_form) == 512
+    error = refusal(f"c == '{long}' and " + pairs(10))
+    assert (error.position, error.limit) == (0, 512 * 1024)
+    assert refusal(f"c == '{long}' and " + pairs(3), FilterLimits(normal_bytes=4000)).limit == 4000
+
+
 def test_limits_can_be_passed_in() -> None:
     tight = FilterLimits(predicates=1, depth=1, text_bytes=40, list_values=2, conjunctions=3, name_bytes=4)
     assert parse("not (a > 1)", FilterLimits(depth=2)).text == "not a > 1"
