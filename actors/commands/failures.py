@@ -53,7 +53,8 @@ def friendly(ctx: click.Context) -> Iterator[None]:
     except BrokenPipeError:
         # Whoever read our output has left, as `head` does: no failure. What is still buffered has nowhere to go.
         with contextlib.suppress(OSError):  # io.UnsupportedOperation is one: stdout is no file
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stdout = sys.stdout.fileno()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
         ctx.exit(0)
     except Interrupted as error:
         ctx.exit(128 + error.number)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal
 
 import click
@@ -133,20 +133,26 @@ def _shown(readings: Readings, limit: int | None, advance: Callable[[int], None]
     advance(BAR_STEPS - steps)
 
 
-async def paced(publications: Iterator[Publication], factor: float, time_attribute: str) -> AsyncIterator[Publication]:
+async def paced(
+    publications: Iterator[Publication],
+    factor: float,
+    time_attribute: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[Publication]:
     """Yield each publication when its time has come: the first at once, the others `factor` times faster than theirs.
 
     A time that is absent, no number, or before the last one is due at once. Late ones are not skipped.
     """
-    loop = asyncio.get_running_loop()
     began: float | None = None
     first = 0.0
     for publication in publications:
         at = publication.get(time_attribute)
         if isinstance(at, int | float) and not isinstance(at, bool):
             if began is None:
-                began, first = loop.time(), float(at)
-            wait = began + (float(at) - first) / factor - loop.time()
+                began, first = clock(), float(at)
+            wait = began + (float(at) - first) / factor - clock()
             if wait > 0:
-                await asyncio.sleep(wait)
+                await sleep(wait)
         yield publication

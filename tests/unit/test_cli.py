@@ -1,0 +1,426 @@
+"""The command line: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import actors.launch
+import cluster.client
+from actors.cli import main
+from actors.commands import publish
+from actors.commands.broker import describe, lost_members
+from actors.commands.completion import SHELLS
+from actors.commands.failures import Interrupted, friendly, show_filter_error
+from actors.commands.replay import paced
+from actors.commands.running import run
+from cluster.errors import ConnectionLostError, FilterError, KittiwakeError
+from tests.unit.cli_broker import FakeBroker
+
+
+def kittiwake(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    result = CliRunner().invoke(main, arguments, input=stdin, catch_exceptions=False)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    fake = FakeBroker()
+    monkeypatch.setattr(cluster.client, "connect", fake.connect)
+    return fake
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+# The command itself --------------------------------------------------------------------------------------------------
+
+
+def test_importing_it_imports_no_part_of_the_broker() -> None:
+    code = (
+        "import sys, actors.cli, actors.commands.running, cluster.client, cluster.config\n"
+        "heavy = {'ray', 'numpy', 'numba', 'yaml', 'sortedcontainers', 'uvloop'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("missing", ["ray", "numpy"])
+@pytest.mark.parametrize("command", [["up"], ["demo", "--limit", "1"]])
+def test_without_the_broker_it_says_which_extra(command: list[str], missing: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from actors.cli import main; main({command!r})"
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert "needs the broker" in done.stderr
+    assert "pip install 'kittiwake[broker]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", *sorted(main.commands)])
+def test_help(name: str) -> None:
+    result = kittiwake(*([name] if name else []), "--help")
+    assert result.exit_code == 0
+    assert "kittiwake" in result.output.partition("\n")[2], "every help has an example"
+
+
+def test_usage_errors_end_with_2() -> None:
+    for arguments in (["nonsense"], ["sub"], ["check"], ["replay", "x", "--speed", "-1"], ["completion", "tcsh"]):
+        assert kittiwake(*arguments).exit_code == 2, arguments
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion(shell: str) -> None:
+    result = kittiwake("completion", shell)
+    assert result.exit_code == 0
+    assert "_KITTIWAKE_COMPLETE" in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (KittiwakeError("plain"), 1, "plain"),
+        (ConnectionLostError("refused"), 1, "kittiwake up"),
+        (ModuleNotFoundError("no", name="numba.core"), 1, "numba.core is not installed"),
+        (BrokenPipeError(), 0, ""),
+        (Interrupted(signal.SIGINT), 130, ""),
+        (Interrupted(signal.SIGTERM), 143, ""),
+    ],
+)
+def test_expected_trouble(error: Exception, code: int, text: str) -> None:
+    @click.command()
+    @click.pass_context
+    def fails(ctx: click.Context) -> None:
+        with friendly(ctx):
+            raise error
+
+    result = CliRunner().invoke(fails)
+    assert result.exit_code == code
+    assert text in result.output
+
+
+def test_other_trouble_is_not_hidden() -> None:
+    @click.command()
+    @click.pass_context
+    def fails(ctx: click.Context) -> None:
+        with friendly(ctx):
+            raise ModuleNotFoundError("no", name="unheard_of")
+
+    assert isinstance(CliRunner().invoke(fails).exception, ModuleNotFoundError)
+
+
+def test_a_signal_sent_twice_is_one_and_ends_the_coroutine() -> None:
+    cleaned = []
+
+    async def command(_: object) -> None:
+        interrupt()
+        interrupt()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    with pytest.raises(Interrupted):
+        run(command)
+    assert cleaned == [True]
+    assert run(lambda _: asyncio.sleep(0, "value")) == "value"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_closed_pipe_is_no_failure(tmp_path: Path) -> None:
+    """`kittiwake check ... | true`: the reader is gone before a line is written."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n')
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "from actors.cli import main; main()", "check", "a > 0", "--against", str(path)]
+    with os.fdopen(writer, "wb") as stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# check ---------------------------------------------------------------------------------------------------------------
+
+
+def test_check_prints_the_normal_form_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"no2": 45.0}\n{"no2": 10}\nbad\n{"other": 1}\n')
+    result = kittiwake("check", "no2>40 or no2 < 5", "--against", str(path))
+    assert result.exit_code == 1, "there is a line that is no JSON"
+    lines = result.stdout.splitlines()
+    assert lines[0] == "filter:  no2 > 40 or no2 < 5"
+    assert lines[-1] == "matches: 1 of 3 readings (33.3 %)"
+    assert "or no2" in lines[2]
+    assert result.stderr == "a.jsonl:3: not JSON: Expecting value at character 1\n"
+    path.write_text('{"no2": 45.0}\n')
+    assert kittiwake("check", "no2 > 40", "--against", str(path)).exit_code == 0
+    assert kittiwake("check", "no2 > 40", "--against", str(tmp_path / "absent.csv")).exit_code == 1
+
+
+def test_check_points_at_the_trouble() -> None:
+    result = kittiwake("check", "no2 > and")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-2:] == ["  no2 > and", "        ^"]
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "lines"),
+    [
+        ("a >\n\tb", 5, ["  a >  b", "       ^"]),
+        ("城市 > x", 5, ["  城市 > x", "         ^"]),
+        ("a", 9, ["  a", "   ^"]),
+    ],
+)
+def test_the_caret_stands_where_the_terminal_shows_the_place(text: str, position: int, lines: list[str]) -> None:
+    assert show_filter_error(text, FilterError("no", position=position)).splitlines() == ["no", *lines]
+
+
+def test_the_caret_in_a_long_filter() -> None:
+    text = "a > 1 and " * 40 + "b >> 2"
+    _, shown, caret = show_filter_error(text, FilterError("no", position=403)).splitlines()
+    assert len(shown) < 120
+    assert shown[caret.index("^")] == ">"
+    assert show_filter_error("x", FilterError("no")) == "no"
+
+
+# pub -----------------------------------------------------------------------------------------------------------------
+
+
+def test_pub(broker: FakeBroker) -> None:
+    stdin = '{"no2": 45.0, "wind": {"speed": 3}}\n\n{"no2": 1}'
+    result = kittiwake("pub", "--client-id", "roof", "--url", "kittiwake://b:1", stdin=stdin)
+    assert result.exit_code == 0
+    assert broker.published == [("roof", 1, {"no2": 45.0, "wind.speed": 3}), ("roof", 2, {"no2": 1})]
+    assert broker.urls == ["kittiwake://b:1"]
+    assert result.stderr == "2 readings published, 0 refused, 0 bad lines\n"
+    assert result.stdout == ""
+
+
+def test_pub_goes_on_past_bad_lines_and_refusals(broker: FakeBroker) -> None:
+    broker.refuse = lambda attributes: "too wide" if "wide" in attributes else None
+    broker.reject = lambda attributes: "too odd" if "odd" in attributes else None
+    long = '{"a": "' + "x" * (publish.LINE_BYTES_MAX + 100) + '"}'
+    lines = ['{"a": 1}', "nonsense", '{"wide": 1}', long, '{"odd": 1}', "[]", '{"a": 2}']
+    result = kittiwake("pub", stdin="\n".join(lines) + "\n")
+    assert result.exit_code == 1
+    assert [attributes for _, _, attributes in broker.published] == [{"a": 1}, {"a": 2}]
+    stderr = result.stderr.splitlines()
+    assert stderr[-1] == "2 readings published, 2 refused, 3 bad lines"
+    assert "line 2: not JSON: Expecting value at character 1" in stderr
+    assert "line 3: too wide" in stderr
+    assert "line 4: longer than 1048576 bytes" in stderr
+    assert "line 6: not a JSON object" in stderr
+    assert any("too odd" in line for line in stderr)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_lines_are_cut_right_whatever_the_chunks(
+    chunk: int, monkeypatch: pytest.MonkeyPatch, broker: FakeBroker
+) -> None:
+    monkeypatch.setattr(publish, "CHUNK_BYTES", chunk)
+    stdin = "".join(json.dumps({"n": number}) + "\n" for number in range(50))
+    assert kittiwake("pub", stdin=stdin).exit_code == 0
+    assert [attributes["n"] for _, _, attributes in broker.published] == list(range(50))
+
+
+# sub -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def feed(broker: FakeBroker) -> Callable[[], None]:
+    """What is published to the first stream once it waits; the second time it waits, Ctrl-C comes."""
+    readings: Iterator[dict[str, Any]] = iter([{"no2": 45.0, "n": 1}, {"no2": 1.0}, {"no2": 90.0, "s": "ñ"}])
+
+    def starve() -> None:
+        published = False
+        for number, attributes in enumerate(readings, 1):
+            broker.route("roof", number, attributes)
+            published = True
+        if not published:
+            interrupt()
+
+    broker.starve = starve
+    return starve
+
+
+@pytest.mark.usefixtures("feed")
+def test_sub_prints_lines_until_interrupted(broker: FakeBroker) -> None:
+    result = kittiwake("sub", "no2 > 40")
+    assert result.exit_code == 0
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [{"no2": 45.0, "n": 1}, {"no2": 90.0, "s": "ñ"}]
+    assert result.stderr == "subscribed\n"
+
+
+@pytest.mark.usefixtures("feed")
+def test_sub_with_several_filters_a_limit_and_the_envelope(broker: FakeBroker) -> None:
+    result = kittiwake("sub", "no2 > 80", "no2 > 40", "--limit", "2", "--envelope")
+    assert result.exit_code == 0
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"publisher": "roof", "sequence": 1, "time": 1.5, "filters": [1], "attributes": {"no2": 45.0, "n": 1}},
+        {"publisher": "roof", "sequence": 3, "time": 1.5, "filters": [0, 1], "attributes": {"no2": 90.0, "s": "ñ"}},
+    ]
+
+
+def test_sub_refuses_a_bad_filter_before_it_connects(broker: FakeBroker) -> None:
+    result = kittiwake("sub", "no2 > 4", "no2 >")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "       ^"
+    assert broker.urls == []
+
+
+# replay --------------------------------------------------------------------------------------------------------------
+
+
+def test_replay(broker: FakeBroker, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("time,no2\n0,45.0\n3600,46.0\n7200\n7200,47.0\n")
+    result = kittiwake("replay", str(path))
+    assert result.exit_code == 1
+    assert [attributes for _, _, attributes in broker.published] == [
+        {"time": 0, "no2": 45.0},
+        {"time": 3600, "no2": 46.0},
+        {"time": 7200, "no2": 47.0},
+    ]
+    assert "a.csv:4: 1 fields where the first row has 2" in result.stderr
+    assert "read 4 values in 4 rows, 3 valid, 3 taken; 1 row could not be used" in result.stderr
+    assert kittiwake("replay", str(path), "--limit", "2", "--speed", "1e9").exit_code == 0
+    assert len(broker.published) == 5
+
+
+def test_replay_counts_refusals(broker: FakeBroker, tmp_path: Path) -> None:
+    broker.refuse = lambda attributes: "too wide" if attributes["n"] == 1 else None
+    broker.reject = lambda attributes: "too odd" if attributes["n"] == 2 else None
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 0}\n{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+    result = kittiwake("replay", str(path))
+    assert result.exit_code == 1
+    assert [attributes["n"] for _, _, attributes in broker.published] == [0, 3]
+    assert "refused: too wide" in result.stderr
+    assert "2 readings refused" in result.stderr
+
+
+def test_pace() -> None:
+    class Loop:
+        """A loop whose clock moves only by sleeping."""
+
+        now = 100.0
+
+        def time(self) -> float:
+            return self.now
+
+    loop = Loop()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        loop.now += seconds
+
+    async def collect() -> list[tuple[object, float]]:
+        times = [50, "no", None, 60, 60.5, True, 55, 80]
+        publications = iter([{"at": at} for at in times])
+        return [(one["at"], loop.now) async for one in paced(publications, 10.0, "at", clock=loop.time, sleep=sleep)]
+
+    assert asyncio.run(collect()) == [
+        (50, 100.0),
+        ("no", 100.0),
+        (None, 100.0),
+        (60, 101.0),
+        (60.5, 101.05),
+        (True, 101.05),
+        (55, 101.05),
+        (80, 103.0),
+    ]
+
+
+# up and status -------------------------------------------------------------------------------------------------------
+
+STATUS = {
+    "name": "local",
+    "state": "serving",
+    "epoch": 1,
+    "lost": 0,
+    "sessions": 2,
+    "members": [
+        {"layer": "connection_point", "slot": 0, "state": "serving", "pid": 7, "client_address": "127.0.0.1:7400"},
+        {"layer": "matcher", "slot": 0, "state": "serving", "pid": 8, "counters": {"matched": 1234, "zero": 0}},
+    ],
+}
+LOST = STATUS | {"lost": 1, "members": [STATUS["members"][0], {"layer": "matcher", "slot": 0, "state": "lost"}]}  # type: ignore[index]
+
+
+def test_status_as_text() -> None:
+    assert describe(STATUS).splitlines() == [
+        "cluster local: serving, view 1, 2 clients",
+        "LAYER             SLOT  STATE    PID  CLIENTS CONNECT TO  COUNTERS",
+        "connection_point  0     serving  7    127.0.0.1:7400      -",
+        "matcher           0     serving  8    -                   matched=1,234",
+    ]
+    assert "1 process LOST" in describe(LOST)
+    assert lost_members(LOST) == ["matcher 0"]
+    assert lost_members(STATUS) == []
+
+
+@pytest.mark.parametrize(("document", "code"), [(STATUS, 0), (LOST, 1), (STATUS | {"state": "stopping"}, 1)])
+def test_status(document: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read_status(config: object) -> dict[str, Any]:
+        return document
+
+    monkeypatch.setattr(actors.launch, "read_status", read_status)
+    result = kittiwake("status", "--json")
+    assert result.exit_code == code
+    assert json.loads(result.stdout) == document
+    assert kittiwake("status").exit_code == code
+
+
+def test_status_without_a_cluster(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"name: absent\ndata_directory: {tmp_path / 'data'}\n")
+    result = kittiwake("status", "--config", str(config))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    config.write_text("nmae: absent\n")
+    result = kittiwake("status", "--config", str(config))
+    assert result.exit_code == 1
+    assert "nmae" in result.stderr
+
+
+def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+
+    class Broker:
+        endpoints = ("kittiwake://127.0.0.1:7400", "kittiwake://127.0.0.1:7401")
+
+        async def status(self) -> dict[str, Any]:
+            interrupt()
+            return LOST
+
+    @asynccontextmanager
+    async def launch(config: object) -> AsyncIterator[Broker]:
+        try:
+            yield Broker()
+        finally:
+            left.append(True)
+
+    monkeypatch.setattr(actors.launch, "launch", launch)
+    monkeypatch.setattr("actors.commands.broker.WATCH_S", 0)
+    result = kittiwake("up")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == list(Broker.endpoints)
+    assert result.stderr.splitlines()[-2:] == ["kittiwake: lost matcher 0", "kittiwake: down"]
+    assert left == [True]
