@@ -14,7 +14,8 @@ are gathered until Drained; a change sends what was gathered before it first.
 
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
-A notification for a subscription that was closed meanwhile is dropped here, so that after Done nothing arrives.
+A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
+after Done nothing arrives.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Session:
 
     next_sequence:   the number its next publication must have; None before the first.
     unacknowledged:  (last sequence, bytes) per Publish frame that is not acknowledged; its total is `flight_bytes`.
-    live:            by subscription number, whether it is open; grows with the numbers used.
+    live:            by subscription number, whether it is open; grows with the numbers used. closed_any: whether any
+                     was ever closed; closed_now: since the last Drained, so that the outbox is to be cleared of it.
     holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
     stalled_ms:      since when holds exist and nothing was consumed.
     """
@@ -116,6 +118,7 @@ class Session:
     live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))
     subscriptions: set[int] = field(default_factory=set)
     closed_any: bool = False
+    closed_now: bool = False
     holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
     stalled_ms: int | None = None
 
@@ -490,7 +493,8 @@ class ConnectionPoint:
                 continue
             if closed is not None and closed not in session.subscriptions:
                 session.live[closed] = False
-                session.closed_any = True
+                session.closed_any = session.closed_now = True
+                self._touched[number] = session
             self._write(session, frames.Done(request))
 
     # Notifications -----------------------------------------------------------------------------------------------
@@ -525,7 +529,7 @@ class ConnectionPoint:
                     columns.gather(message.payload, offsets, chosen),
                 )
                 if session.closed_any:
-                    chunk = _without_closed(session, chunk)
+                    chunk = chunk.only(session.live)
                 if len(chunk):
                     self._queue(exit_point, session, chunk, message.runs, held)
             begin = end
@@ -573,6 +577,10 @@ class ConnectionPoint:
             self._send_gathered(access_point)
         touched, self._touched = self._touched, {}
         for session in touched.values():
+            if session.closed_now:
+                # Once a round and not once a close: a client may close thousands.
+                session.closed_now = False
+                session.outbox.keep(session.live)
             for chunk in session.outbox.take():
                 self.counters["notifications"] += len(chunk)
                 self._write(session, chunk.frame())
@@ -644,15 +652,3 @@ def _parse(spelling: str, limits: FilterLimits) -> Filter:
     except (msgspec.DecodeError, RecursionError) as error:
         raise FilterError(f"not JSON: {error}") from error
     return Filter.from_json(document, limits)
-
-
-def _without_closed(session: Session, chunk: Chunk) -> Chunk:
-    """Return the chunk without the numbers of closed subscriptions, and without notifications that lose all."""
-    open_numbers = session.live[chunk.numbers]
-    if open_numbers.all():
-        return chunk
-    begins = columns.starts(chunk.matches)[:-1]
-    matches = np.add.reduceat(open_numbers.astype(np.int64), begins)
-    rest = np.flatnonzero(matches)
-    kept = replace(chunk, matches=matches, numbers=chunk.numbers[open_numbers])
-    return kept.select(rest)

@@ -8,12 +8,14 @@ fit there waits here. When that exceeds the queue's limit, the policy of the sub
     block         nothing is removed; whoever published is not acknowledged until the queue `admits` what was
                   pushed. So a slow subscriber costs the publishers that it listens to their speed, and nobody else
                   anything: their windows bound what can pile up here.
+
+What waits for a subscription that is closed meanwhile is removed (`keep`), and is not counted as dropped.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +70,15 @@ class Chunk:
             self.numbers[columns.ranges(places[chosen], self.matches[chosen])],
             columns.gather(self.payload, offsets, chosen),
         )
+
+    def only(self, live: Column) -> Chunk:
+        """Return it without the hits of subscriptions that are not `live` (a mask by number), and without
+        notifications that lose all their hits by that."""
+        kept = live[self.numbers]
+        if kept.all():
+            return self
+        matches = np.add.reduceat(kept.astype(np.int64), columns.starts(self.matches)[:-1])
+        return replace(self, matches=matches, numbers=self.numbers[kept]).select(np.flatnonzero(matches))
 
 
 class Drops(NamedTuple):
@@ -176,6 +187,16 @@ class Outbox:
             if len(chunk):
                 kept.append((position, chunk))
         self._queue.extendleft(reversed(kept))
+
+    def keep(self, live: Column) -> None:
+        """Remove what waits for subscriptions that are not `live` (a mask by number): nobody wants it any more."""
+        waiting, self._queue = self._queue, deque()
+        for position, chunk in waiting:
+            rest = chunk.only(live)
+            self.queued -= len(chunk) - len(rest)
+            self._bytes -= chunk.bytes() - rest.bytes()
+            if len(rest):
+                self._queue.append((position, rest))
 
     def _droppable_in(self, chunk: Chunk) -> Column:
         known = np.minimum(chunk.numbers, len(self._droppable) - 1)
