@@ -1,0 +1,145 @@
+"""The judge: what each session had to get, could get, and must not get.
+
+The oracle is the filter language's evaluator. A publication meets a subscription at some moment between its first
+transmission and its acknowledgement; in that stretch the subscription was in one or more states (not opened, a filter,
+another filter, closed; a state is possible from the moment its request was sent until the next request's Done).
+
+    required    every possible state's filter matches, and the subscription was not closed before the end
+    allowed     some possible state's filter matches
+    forbidden   none does
+
+Where publication and subscription went over one connection, and the publication was sent only once, their order is
+fixed, and so is the state.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cluster import Filter, parse
+from tests.sim.client import NEVER, Client, Publication, Session, State, Violation, require
+
+
+@lru_cache(maxsize=1024)
+def _filter(text: str) -> Filter:
+    return parse(text)
+
+
+def _holds(state: State, publication: Publication) -> bool:
+    if state.filter is None or publication.attributes is None:
+        return False
+    known = publication.truth.get(state.filter)
+    if known is None:
+        known = publication.truth[state.filter] = _filter(state.filter).matches(publication.attributes)
+    return known
+
+
+def possible_states(session: Session, number: int, publication: Publication, now: int) -> list[State]:
+    """Return the states in which the subscription may have been when the publication was matched, as known now."""
+    history = session.histories[number]
+    if publication.session is session:
+        return [[state for state in history if state.sent < publication.sent][-1]]
+    end = publication.acknowledged if publication.acknowledged != NEVER else now
+    states = []
+    for place, state in enumerate(history):
+        replaced = history[place + 1].done if place + 1 < len(history) else NEVER
+        if state.sent <= end and (replaced == NEVER or replaced >= publication.sent):
+            states.append(state)
+    return states
+
+
+def allowed(session: Session, number: int, publication: Publication, now: int) -> bool:
+    """Tell whether a notification of the subscription is right."""
+    return any(_holds(state, publication) for state in possible_states(session, number, publication, now))
+
+
+def required(session: Session, number: int, publication: Publication, now: int) -> bool:
+    """Tell whether the subscription was certain to match, if nothing closed it later."""
+    if publication.acknowledged == NEVER:
+        return False
+    states = possible_states(session, number, publication, now)
+    return all(_holds(state, publication) for state in states)
+
+
+def _closed_before(session: Session, number: int, stamp: int) -> bool:
+    return any(state.filter is None and NEVER < state.sent < stamp for state in session.histories[number])
+
+
+def required_numbers(session: Session, publication: Publication, now: int) -> list[int]:
+    """Return the session's subscriptions that had to see the publication by now."""
+    return [
+        number
+        for number in session.histories
+        if required(session, number, publication, now) and not _closed_before(session, number, now)
+    ]
+
+
+def check_session(session: Session, publications: list[Publication], now: int) -> None:
+    """Check everything that one session got and did not get. Raises Violation."""
+    name = session.name()
+    last: dict[Client, tuple[int, int]] = {}  # publisher -> sequence and stamp of the last notification
+    for received in session.received.values():
+        publication = received.publication
+        last[publication.publisher] = publication.sequence, received.stamp
+        for number in received.numbers:
+            require(
+                allowed(session, number, publication, now),
+                f"{name}: #{publication.number} {publication.attributes} came for {number}, whose filter was "
+                f"{[state.filter for state in possible_states(session, number, publication, now)]}",
+            )
+    missing_required = missing_allowed = 0
+    by_number: dict[int, list[int]] = {number: [0, 0] for number in session.histories}
+    for publication in publications:
+        got = session.received.get(publication.number)
+        if got is not None:
+            for number in required_numbers(session, publication, got.stamp):
+                require(
+                    number in got.numbers,
+                    f"{name}: #{publication.number} came for {got.numbers}, {number} was missing",
+                )
+            continue
+        if publication.sent == NEVER:
+            continue
+        # In an ended session only what came before a later one of the same publisher was certain to arrive.
+        horizon = now
+        if session.ended != NEVER:
+            later, horizon = last.get(publication.publisher, (0, 0))
+            if later < publication.sequence:
+                horizon = 0
+        certain = required_numbers(session, publication, horizon) if horizon else []
+        for number in certain:
+            require(
+                session.policies[number] == "drop_oldest",
+                f"{name}: #{publication.number} {publication.attributes} never came for {number}",
+            )
+            by_number[number][0] += 1
+        missing_required += bool(certain)
+        hoped = [number for number in session.histories if allowed(session, number, publication, now)]
+        for number in hoped:
+            by_number[number][1] += 1
+        missing_allowed += bool(hoped)
+    require(
+        session.dropped <= missing_allowed,
+        f"{name}: {session.dropped} dropped, no more than {missing_allowed} are missing",
+    )
+    if session.ended != NEVER:
+        return
+    require(
+        missing_required <= session.dropped, f"{name}: {missing_required} are missing, {session.dropped} were dropped"
+    )
+    for number, (least, most) in by_number.items():
+        told = session.dropped_counts.get(number, 0)
+        require(least <= told <= most, f"{name}: {told} of {number} dropped, {least} to {most} are missing")
+
+
+def check_acknowledged(publication: Publication, sessions: list[Session], handed: set[tuple[int, int, int]]) -> None:
+    """Check, at the moment of an acknowledgement, that whoever had to get the publication was handed it.
+
+    handed: (connection point, session, publication) of every Deliver that a connection point has taken.
+    """
+    for session in sessions:
+        if session.ended == NEVER and required_numbers(session, publication, publication.acknowledged):
+            require(
+                (session.connection_point, session.number, publication.number) in handed,
+                f"#{publication.number} is acknowledged, {session.name()} has not been handed it",
+            )

@@ -1,0 +1,405 @@
+"""A client for the simulator: frames in, frames out, by the client's half of `cluster/frames.py` and nothing else.
+
+It is not the SDK, on purpose: it is smaller, does at once whatever the plan says, and writes down what it saw and when.
+Facts go into `Publication`, `Session` and `State`; `checker.py` reads them.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster import frames
+from cluster.codec import FrameReader, decode_server_frame, encode_frame
+from cluster.config import Config
+
+NEVER = -1
+
+
+class Violation(AssertionError):  # noqa: N818 - a finding, not an error of this program
+    """The cluster broke a promise."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise Violation with the text unless the promise holds."""
+    if not holds:
+        raise Violation(what)
+
+
+@dataclass(eq=False)
+class Publication:
+    """What one publisher sent under one number, and what became of it. Stamps, or NEVER.
+
+    attributes: None for a malformed one. session: of its only transmission; None once it was sent again.
+    truth: the oracle's word, by filter.
+    """
+
+    number: int
+    publisher: Client
+    sequence: int
+    packed: bytes
+    attributes: dict[str, Any] | None
+    sent: int = NEVER
+    transmissions: int = 0
+    session: Session | None = None
+    acknowledged: int = NEVER
+    rejected: bool = False
+    truth: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass
+class State:
+    """What a subscription is from one request on. filter: None for closed. done: when its Done came."""
+
+    filter: str | None
+    sent: int
+    done: int = NEVER
+
+
+@dataclass
+class Received:
+    """A notification as it came."""
+
+    stamp: int
+    publication: Publication
+    numbers: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Session:
+    """A login, from Welcome to the end of its connection as the client sees it.
+
+    histories: by subscription number, its states in the order of the requests, the first one "not yet opened".
+    policies:  by subscription number. dropped: notifications told as dropped; dropped_counts: by subscription.
+    """
+
+    client: Client
+    connection_point: int
+    number: int
+    histories: dict[int, list[State]] = field(default_factory=dict)
+    policies: dict[int, str] = field(default_factory=dict)
+    received: dict[int, Received] = field(default_factory=dict)
+    dropped: int = 0
+    dropped_counts: dict[int, int] = field(default_factory=dict)
+    ended: int = NEVER
+
+    def name(self) -> str:
+        """For traces."""
+        return f"{self.client.name}@{self.connection_point}/{self.number & 0xFFF}"
+
+
+class Client:
+    """One client over its connections. `write` puts bytes on the present wire, `stamp` notes a line and numbers it."""
+
+    def __init__(
+        self,
+        name: str,
+        client_id: str,
+        instance: int,
+        receive_window: int,
+        config: Config,
+        rng: random.Random,
+        note: Callable[[str], int],
+    ) -> None:
+        self.name = name
+        self.client_id = client_id
+        self.instance = instance
+        self.receive_window = receive_window
+        self._config = config
+        self._rng = rng
+        self._note = note
+        self.write: Callable[[bytes], None] | None = None
+        self.state = "off"  # off, greeting, open, leaving, ended
+        self.eager = True
+        self.connection_point = 0
+        self.session: Session | None = None
+        self.sessions: list[Session] = []
+        self.byes: list[str] = []
+        self.publications: list[Publication] = []  # by sequence - 1
+        self.acknowledged = 0
+        self.desired: dict[int, tuple[str, str]] = {}  # number -> filter, policy
+        self._next_number = 0
+        self._next_request = 0
+        self._requests: dict[int, tuple[str, int, State | None]] = {}  # request -> expected answer, number, state
+        self._sent_upto = 0  # sequences written on this connection
+        self._in_flight: deque[Publication] = deque()
+        self._window = 0
+        self._window_bytes = 0
+        self._arrived = 0
+        self._consumed = 0
+        self._reader = FrameReader(1 << 26)
+        self.seen: set[int] = set()  # ids of all sessions
+        self._last: dict[Client, int] = {}  # publisher -> last sequence, of this session
+
+    # Connections -------------------------------------------------------------------------------------------------
+
+    def connect(self, connection_point: int, write: Callable[[bytes], None]) -> None:
+        """A wire stands."""
+        assert self.state == "off", self.state
+        self.state = "greeting"
+        self.connection_point = connection_point
+        self.write = write
+        self._reader = FrameReader(1 << 26)
+        write(encode_frame(frames.Hello(frames.VERSION, self.client_id, self.instance, self.receive_window)))
+
+    def lost(self) -> None:
+        """The wire is gone, whoever cut it."""
+        if self.session is not None:
+            self.session.ended = self._note(f"{self.session.name()} ends")
+            self.session = None
+        self.write = None
+        self._requests.clear()
+        self._in_flight.clear()
+        if self.state != "ended":
+            self.state = "off"
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to the cluster or by it."""
+        return (
+            self.state == "open"
+            and self.acknowledged == len(self.publications)
+            and not self._requests
+            and self._consumed == self._arrived
+        )
+
+    @property
+    def unacknowledged(self) -> int:
+        """Publications that were written somewhere and are not acknowledged."""
+        return sum(one.sent != NEVER for one in self.publications[self.acknowledged :])
+
+    def _send(self, frame: frames.Frame) -> None:
+        assert self.write is not None, "no wire"
+        self.write(encode_frame(frame))
+
+    # What the plan asks for --------------------------------------------------------------------------------------
+
+    def publish(self, publications: list[Publication]) -> None:
+        """Take new publications; they are sent as credit allows."""
+        self.publications += publications
+        self.pump()
+
+    def pump(self) -> None:
+        """Write what the credit allows, in frames of random sizes."""
+        while self.state == "open" and self._sent_upto < len(self.publications):
+            room = self._window - (self._sent_upto - self.acknowledged)
+            used = sum(len(one.packed) for one in self._in_flight)
+            chosen: list[Publication] = []
+            size = 0
+            wanted = self._rng.randint(1, 8)
+            for one in self.publications[self._sent_upto : self._sent_upto + min(room, wanted)]:
+                fits = used + size + len(one.packed) <= self._window_bytes
+                if not fits and (self._in_flight or chosen):
+                    break
+                chosen.append(one)
+                size += len(one.packed)
+            if not chosen:
+                return
+            stamp = self._note(f"{self.name} publishes {chosen[0].sequence}..{chosen[-1].sequence}")
+            for one in chosen:
+                one.transmissions += 1
+                if one.sent == NEVER:
+                    one.sent = stamp
+                one.session = self.session if one.transmissions == 1 else None
+            self._in_flight.extend(chosen)
+            self._sent_upto = chosen[-1].sequence
+            lengths = struct.pack(f"<{len(chosen)}I", *(len(one.packed) for one in chosen))
+            level = self._rng.choice((frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED))
+            self._send(frames.Publish(chosen[0].sequence, level, lengths, b"".join(one.packed for one in chosen)))
+
+    def subscribe(self, text: str, policy: str, *, broken: bool) -> None:
+        """Open a subscription under a number never used before."""
+        number = self._next_number
+        self._next_number += 1
+        self._subscribe(number, text, policy, broken=broken)
+
+    def update(self, number: int, text: str, *, broken: bool) -> None:
+        """Replace the filter of an open one; its policy stays."""
+        self._subscribe(number, text, self.desired[number][1], broken=broken)
+
+    def _subscribe(self, number: int, text: str, policy: str, *, broken: bool) -> None:
+        assert self.session is not None, "not open"
+        request = self._next_request
+        self._next_request += 1
+        full = number not in self.desired and len(self.desired) >= self._config.client_limits.subscriptions
+        stamp = self._note(f"{self.name} subscribes {number} {policy} {text!r}{' (to be refused)' * (full or broken)}")
+        state = None
+        if full or broken:
+            self._requests[request] = ("too_many" if full else "filter" if policy != "odd" else "policy", number, None)
+        else:
+            self.desired[number] = (text, policy)
+            state = self._state(number, text, stamp)
+            self.session.policies[number] = policy
+            self._requests[request] = ("done", number, state)
+        self._send(frames.Subscribe(request, number, text, policy))
+
+    def _state(self, number: int, text: str | None, stamp: int) -> State:
+        assert self.session is not None, "not open"
+        state = State(text, stamp)
+        self.session.histories.setdefault(number, [State(None, NEVER, NEVER)]).append(state)
+        return state
+
+    def unsubscribe(self, number: int) -> None:
+        """Close a subscription."""
+        request = self._next_request
+        self._next_request += 1
+        stamp = self._note(f"{self.name} unsubscribes {number}")
+        state = self._state(number, None, stamp) if self.desired.pop(number, None) is not None else None
+        self._requests[request] = ("done", number, state)
+        self._send(frames.Unsubscribe(request, number))
+
+    def leave(self) -> None:
+        """Say Goodbye; the connection point closes."""
+        self._note(f"{self.name} says goodbye")
+        self._send(frames.Goodbye())
+        self.state = "leaving"
+
+    def consume(self, count: int | None = None) -> None:
+        """Report notifications as consumed, all that came if no count is given."""
+        upto = self._arrived if count is None else min(self._arrived, self._consumed + count)
+        if self.state == "open" and upto > self._consumed:
+            self._consumed = upto
+            self._send(frames.Consumed(upto))
+
+    # What the cluster says ---------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the wire."""
+        for body in self._reader.feed(data):
+            if self.state in ("off", "ended"):
+                return
+            self._frame(decode_server_frame(body))
+
+    def _frame(self, frame: frames.ServerFrame) -> None:
+        match frame:
+            case frames.Bye(code, reason):
+                self._note(f"{self.name} is told Bye {code}: {reason}")
+                self.byes.append(code)
+                require(code in ("timeout", "slow", "taken_over", "shutdown"), f"{self.name}: Bye {code}: {reason}")
+                self.state = "leaving"
+            case frames.Welcome():
+                self._welcome(frame)
+            case frames.Notify():
+                self._notify(frame)
+            case frames.Acknowledged():
+                self._acknowledge(frame)
+            case frames.Done(request):
+                self._answered(request, "done")
+            case frames.Refused(request, code):
+                self._answered(request, code)
+            case frames.Dropped(_, notifications, counts):
+                self._dropped(notifications, counts)
+            case frames.Ping():
+                if self.state == "open":
+                    self._send(frames.Pong())
+
+    def _welcome(self, frame: frames.Welcome) -> None:
+        require(self.state == "greeting", f"{self.name}: a second Welcome")
+        self.state = "open"
+        self.session = Session(self, self.connection_point, frame.session)
+        self.sessions.append(self.session)
+        self._note(f"{self.session.name()} begins")
+        self._window, self._window_bytes = frame.publish_window, frame.publish_window_bytes
+        self._sent_upto = self.acknowledged
+        self._arrived = self._consumed = 0
+        self._last.clear()
+        for number, (text, policy) in list(self.desired.items()):
+            self._subscribe(number, text, policy, broken=False)
+        self.pump()
+
+    def _acknowledge(self, frame: frames.Acknowledged) -> None:
+        upto = frame.upto
+        require(
+            self.acknowledged <= upto <= self._sent_upto,
+            f"{self.name}: {upto} acknowledged after {self.acknowledged}, sent were {self._sent_upto}",
+        )
+        stamp = self._note(f"{self.name} has acknowledgement up to {upto}")
+        refused = {sequence for sequence, _ in frame.rejected}
+        require(
+            all(sequence <= upto for sequence in refused), f"{self.name}: {refused} rejected, only {upto} acknowledged"
+        )
+        self._window, self._window_bytes = frame.window, frame.window_bytes
+        while self._in_flight and self._in_flight[0].sequence <= upto:
+            self._in_flight.popleft()
+        for one in self.publications[self.acknowledged : upto]:
+            one.acknowledged = stamp
+            one.rejected = one.sequence in refused
+            require(
+                one.rejected == (one.attributes is None),
+                f"{self.name}: publication {one.sequence} {'was' if one.rejected else 'was not'} rejected",
+            )
+            self.acknowledged_hook(one)
+        self.acknowledged = upto
+        self.pump()
+
+    def acknowledged_hook(self, publication: Publication) -> None:
+        """Replaced by the world: what must hold at this moment."""
+
+    def resolve(self, publisher: str, packed: bytes) -> Publication:
+        """Replaced by the world: the publication with these bytes."""
+        raise NotImplementedError
+
+    def _answered(self, request: int, code: str) -> None:
+        require(request in self._requests, f"{self.name}: an answer to {request}, which is not pending")
+        expected, number, state = self._requests.pop(request)
+        stamp = self._note(f"{self.name} has {code} for subscription {number}")
+        require(code == expected, f"{self.name}: subscription {number}: {code} where {expected} was due")
+        if state is not None:
+            state.done = stamp
+
+    def _dropped(self, notifications: int, counts: list[tuple[int, int]]) -> None:
+        assert self.session is not None, "open without a session"
+        self._note(f"{self.name} is told that {notifications} were dropped: {counts}")
+        require(
+            max((count for _, count in counts), default=0) <= notifications <= sum(count for _, count in counts),
+            f"{self.name}: {notifications} dropped, by subscription {counts}",
+        )
+        self.session.dropped += notifications
+        for number, count in counts:
+            policy = self.session.policies.get(number)
+            require(policy == "drop_oldest", f"{self.name}: subscription {number} with policy {policy} had drops")
+            self.session.dropped_counts[number] = self.session.dropped_counts.get(number, 0) + count
+
+    def _notify(self, frame: frames.Notify) -> None:
+        session = self.session
+        assert session is not None, "open without a session"
+        count = len(frame.run) // 4
+        runs = struct.unpack(f"<{count}I", frame.run)
+        sequences = struct.unpack(f"<{count}Q", frame.sequence)
+        lengths = struct.unpack(f"<{count}I", frame.lengths)
+        matches = struct.unpack(f"<{count}I", frame.matches)
+        numbers = struct.unpack(f"<{sum(matches)}I", frame.numbers)
+        require(sum(lengths) == len(frame.payload), f"{self.name}: Notify with a payload of another size")
+        require(count > 0, f"{self.name}: an empty Notify")
+        at = place = 0
+        for run, sequence, length, matched in zip(runs, sequences, lengths, matches, strict=True):
+            own = numbers[place : place + matched]
+            packed = frame.payload[at : at + length]
+            at, place = at + length, place + matched
+            publication = self.resolve(frame.runs[run][0], packed)
+            stamp = self._note(
+                f"{self.name} is notified of #{publication.number} = {publication.publisher.name} {sequence} for {own}"
+            )
+            require(publication.sequence == sequence, f"{self.name}: #{publication.number} came under {sequence}")
+            require(publication.number not in self.seen, f"{self.name}: #{publication.number} came twice")
+            self.seen.add(publication.number)
+            last = self._last.get(publication.publisher, 0)
+            require(last < sequence, f"{self.name}: {publication.publisher.name}'s {sequence} came after {last}")
+            self._last[publication.publisher] = sequence
+            require(0 < len(own) == len(set(own)), f"{self.name}: #{publication.number} for {own}")
+            for number in own:
+                history = session.histories.get(number)
+                require(history is not None, f"{self.name}: notified for {number}, never opened")
+                assert history is not None, "for the type checker"
+                closed = history[-1].filter is None and history[-1].done != NEVER
+                require(not closed, f"{self.name}: #{publication.number} came for {number} after Done of its close")
+            session.received[publication.number] = Received(stamp, publication, own)
+        self._arrived += count
+        flying = self._arrived - self._consumed
+        require(flying <= self.receive_window, f"{self.name}: {flying} in flight, the window is {self.receive_window}")
+        if self.eager:
+            self.consume()

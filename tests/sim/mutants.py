@@ -1,0 +1,8 @@
+from contextlib import contextmanager
+
+MUTANTS = {}
+
+
+@contextmanager
+def applied(name):
+    yield

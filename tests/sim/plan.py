@@ -1,0 +1,101 @@
+"""What a seed stands for: the cluster's size and limits, the publications, the filters, what is done how often."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from cluster.config import ClientLimits, Config, Flow, Layers, Timing
+
+WORDS = ("Pza. de Espana", "Pza. del Carmen", "Retiro", "Farolillo")
+
+FILTERS = (
+    "exists id",
+    "a > 3",
+    "a <= 3",
+    "a > 1 and b < 7",
+    "a == 3 or b == 4 or b > 7",
+    "not (a > 4)",
+    "(a > 4) is not true",
+    "station starts_with 'Pza'",
+    "station == 'Retiro' and b >= 2",
+    "a between 2 and 6 and station != 'Retiro'",
+    "missing b or a in (1, 2, 3)",
+)
+
+BROKEN_FILTERS = ("a >", "a > 3 and", "b between 5 and 2", "(a == 1", "{", "no such (", "")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of one run; actions: how many things clients and the network do before everything is healed."""
+
+    config: Config
+    clients: int
+    actions: int
+    act_weight: float
+    trouble: float
+    receive_windows: tuple[int, ...]
+
+
+def draw_plan(rng: random.Random) -> Plan:
+    """Return a plan. Limits are small, so that a short run meets them."""
+    few = rng.random() < 0.7
+    window_bytes = rng.choice((400, 2_000, 1 << 20))
+    config = Config(
+        layers=Layers(
+            connection_points=rng.randint(1, 3),
+            access_points=rng.randint(1, 3),
+            matchers=rng.randint(1, 3),
+            exit_points=rng.randint(1, 3),
+        ),
+        client_limits=ClientLimits(frame_bytes=4096, subscriptions=rng.choice((3, 1000))),
+        flow=Flow(
+            publish_window=rng.choice((4, 16, 64)),
+            publish_window_bytes=window_bytes,
+            publish_pool_bytes=rng.choice((1_000, 1 << 20)),
+            publish_floor_bytes=min(200, window_bytes),
+            flight_bytes=rng.choice((150, 1_000, 1 << 20)),
+            queue_messages=rng.choice((2, 8, 64)),
+            queue_bytes=rng.choice((300, 2_000, 1 << 20)),
+            stall_ms=rng.choice((1_000, 30_000)),
+            batch_publications=rng.choice((3, 1024)),
+        ),
+        timing=Timing(client_heartbeat_ms=rng.choice((1_000, 10_000))),
+    )
+    return Plan(
+        config,
+        clients=rng.randint(2, 4) if few else rng.randint(4, 7),
+        actions=rng.randint(40, 140),
+        act_weight=rng.choice((0.05, 0.3, 2.0)),
+        trouble=rng.choice((0.0, 0.3, 1.0)),
+        receive_windows=rng.choice(((1,), (4, 16), (1024,), (1, 4, 1024))),
+    )
+
+
+def draw_attributes(rng: random.Random, number: int) -> dict[str, Any]:
+    """Return a well-formed publication; `id` names it in the whole run."""
+    attributes: dict[str, Any] = {"id": number, "a": rng.randint(0, 8)}
+    if rng.random() < 0.8:
+        attributes["b"] = rng.choice((rng.randint(0, 9), rng.random() * 9))
+    if rng.random() < 0.8:
+        attributes["station"] = rng.choice(WORDS)
+    return attributes
+
+
+def draw_broken(rng: random.Random, number: int) -> bytes:
+    """Return the bytes of a publication that the cluster has to reject."""
+    return rng.choice(
+        (
+            msgpack.packb({"id": number, "a": math.nan}),
+            msgpack.packb({"id": number, "a": [1, 2]}),
+            msgpack.packb({"id": number})[:-1],
+            msgpack.packb([number]),
+            b"\xc1",
+            b"",
+        )
+    )

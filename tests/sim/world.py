@@ -1,0 +1,536 @@
+"""One run: the cluster's machines, the network between them, the clients, and who moves next.
+
+A scheduler without real time: at each step one of the things that could happen does, drawn by weight from a seeded
+generator. A message is delivered (lanes are first in, first out, each at its own speed; some are stopped and later
+released), bytes of a client's socket arrive (cut anywhere), a machine is told Drained, a client or the network does
+something from the plan. The clock moves a little at each step; every 50 ms of it all machines get a Tick.
+
+After the plan's actions everything is healed: lanes released, clients connected and eager. Then the cluster must come
+to rest with nothing owed, and after the clients have left with nothing kept.
+
+Every message goes through its encoding, so nothing passes between machines that could not pass between processes.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgpack
+
+from cluster import columns
+from cluster.assembly import Assembly
+from cluster.codec import decode_message, encode_message
+from cluster.connection_point import ConnectionPoint
+from cluster.messages import (
+    COORDINATOR_PEER,
+    ClientBytes,
+    ClientClosed,
+    ClientConnected,
+    Deliver,
+    Drained,
+    Heartbeat,
+    Peer,
+    Received,
+    Tick,
+)
+from tests.sim import checker
+from tests.sim.client import NEVER, Client, Publication, Session, require
+from tests.sim.plan import BROKEN_FILTERS, FILTERS, draw_attributes, draw_broken, draw_plan
+from tests.sim.trace import Trace
+
+TICK_MS = 50
+HEALING_STEPS = 60_000
+"""Far above what any healthy seed has needed (under 15,000); more means that something never ends."""
+
+Lane = tuple[Peer, Peer]
+Move = Callable[[], None]
+
+
+@dataclass(eq=False)
+class Wire:
+    """A client's socket: bytes on their way up to the connection point and down to the client.
+
+    hung_up: the client has cut it; after `up` the connection point is told. shut: the connection point has.
+    """
+
+    number: int
+    peer: Peer
+    client: Client | None
+    up: bytearray = field(default_factory=bytearray)
+    down: bytearray = field(default_factory=bytearray)
+    hung_up: bool = False
+    shut: bool = False
+    reading: bool = True
+    weight: float = 1.0
+
+
+class World:
+    """Everything of one seed. `run` returns when the seed has passed and raises what was found otherwise."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.plan = draw_plan(self.rng)
+        self.trace = Trace()
+        self.now_ms = self.rng.randint(0, 1 << 40)
+        self._start_ms = self.now_ms
+        self._next_tick_ms = self.now_ms
+        self.wires: dict[int, Wire] = {}
+        self._next_wire = 1
+        self.clients: list[Client] = []
+        self.publications: list[Publication] = []
+        self._by_bytes: dict[bytes, Publication] = {}
+        self.handed: set[tuple[int, int, int]] = set()
+        self._stopped: set[Lane] = set()
+        self._speeds: dict[Lane, float] = {}
+        self.assembly = Assembly(self.plan.config, self._client_output)
+        layers = self.plan.config.layers
+        self.note(
+            f"seed {seed}: {layers.connection_points} connection points, {layers.access_points} access points, "
+            f"{layers.matchers} matchers, {layers.exit_points} exit points, {self.plan.clients} clients"
+        )
+        for _ in range(self.plan.clients):
+            self._add_client(f"client-{len(self.clients)}")
+
+    def note(self, text: str) -> int:
+        """Write a line of the trace; return its stamp."""
+        return self.trace.note(self.now_ms - self._start_ms, text)
+
+    # The run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play the seed to its end. Raises Violation, or whatever a machine raised."""
+        self._tick()
+        left = self.plan.actions
+        while left:
+            if self.rng.random() * (1 + self.plan.act_weight) < self.plan.act_weight and self.assembly.serving:
+                left -= 1
+                self._act()
+            self._step()
+        self._heal()
+        self._check_rest()
+        for client in self.clients:
+            if client.state == "open":
+                client.leave()
+        self._settle("the clients have left", lambda: not self.wires)
+        self._check_empty()
+
+    def _heal(self) -> None:
+        self.note("everything is healed")
+        self._stopped.clear()
+        self._speeds.clear()
+        for client in self.clients:
+            client.eager = True
+        for wire in self.wires.values():
+            wire.reading = True
+        self._settle("all is delivered", self._content)
+
+    def _content(self) -> bool:
+        """See to it that every client is connected and reports what it consumed; tell whether all are idle."""
+        content = True
+        for client in self.clients:
+            if client.state == "ended":
+                continue
+            if client.state == "off":
+                self._connect(client)
+            client.consume()
+            content = content and client.idle
+        return content
+
+    def _settle(self, what: str, reached: Callable[[], bool]) -> None:
+        rests = 0
+        for _ in range(HEALING_STEPS):
+            done = reached()
+            if self._step(quiet=done):
+                continue
+            rests = rests + 1 if done else 0
+            if rests == 2:
+                return
+            if rests:
+                self._tick()  # time alone must bring nothing new
+        raise checker.Violation(f"after {HEALING_STEPS} steps this has not come: {what}")
+
+    def _step(self, *, quiet: bool = False) -> bool:
+        """Let one thing happen; return False if nothing could. quiet: the clock stands still."""
+        if not quiet:
+            self.now_ms += self.rng.choice((0, 0, 1, 1, 2, 4))
+            if self.now_ms >= self._next_tick_ms:
+                self._tick()
+        moves: list[Move] = []
+        weights: list[float] = []
+        for lane in self.assembly.lanes:
+            if lane not in self._stopped:
+                moves.append(lambda lane=lane: self._deliver(lane))  # type: ignore[misc]
+                weights.append(self._speed(lane))
+        for peer in sorted(self.assembly.touched):
+            moves.append(lambda peer=peer: self._drain(peer))  # type: ignore[misc]
+            weights.append(0.3)
+        for wire in self.wires.values():
+            if wire.up or wire.hung_up:
+                moves.append(lambda wire=wire: self._carry_up(wire))  # type: ignore[misc]
+                weights.append(wire.weight)
+            if (wire.down or wire.shut) and wire.reading:
+                moves.append(lambda wire=wire: self._carry_down(wire))  # type: ignore[misc]
+                weights.append(wire.weight)
+        if not moves:
+            return False
+        self.rng.choices(moves, weights)[0]()
+        return True
+
+    def _speed(self, lane: Lane) -> float:
+        speed = self._speeds.get(lane)
+        if speed is None:
+            slow = self.rng.random() < 0.25 * self.plan.trouble
+            speed = self._speeds[lane] = self.rng.choice((0.02, 0.1)) if slow else self.rng.choice((0.5, 1.0, 2.0))
+        return speed
+
+    # Machines and lanes ------------------------------------------------------------------------------------------
+
+    def _deliver(self, lane: Lane) -> None:
+        sender, receiver = lane
+        queue = self.assembly.lanes[lane]
+        message = queue.popleft()
+        if not queue:
+            del self.assembly.lanes[lane]
+        body = encode_message(message)
+        again = decode_message(body)
+        require(again == message, f"{message} changes in its encoding")
+        shown = "" if isinstance(message, Heartbeat) else f" {zlib.crc32(body):08x}"
+        self.note(f"{sender} -> {receiver}  {type(message).__name__}{shown}")
+        if isinstance(again, Deliver):
+            self._remember(receiver.slot, again)
+        self.assembly.feed(receiver, Received(sender, again))
+
+    def _remember(self, slot: int, deliver: Deliver) -> None:
+        ends = columns.starts(columns.u32(deliver.lengths)).tolist()
+        packed = [deliver.payload[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        publication = iter(columns.u32(deliver.publication).tolist())
+        for session, count in zip(
+            columns.u32(deliver.sessions).tolist(), columns.u32(deliver.notifications).tolist(), strict=True
+        ):
+            for _ in range(count):
+                self.handed.add((slot, session, self._by_bytes[packed[next(publication)]].number))
+
+    def _drain(self, peer: Peer) -> None:
+        self.note(f"{peer} drained")
+        self.assembly.feed(peer, Drained())
+        self.assembly.touched.discard(peer)
+
+    def _tick(self) -> None:
+        self._next_tick_ms = self.now_ms + TICK_MS
+        self.note("tick")
+        for peer in (COORDINATOR_PEER, *self.assembly.roles):
+            before = peer in self.assembly.touched
+            self.assembly.feed(peer, Tick(self.now_ms))
+            if not before and peer == COORDINATOR_PEER:
+                self.assembly.touched.discard(peer)
+        self._check_bounds()
+
+    # Wires -------------------------------------------------------------------------------------------------------
+
+    def _client_output(self, peer: Peer, connection: int, data: bytes | None) -> None:
+        wire = self.wires.get(connection)
+        if wire is None:
+            return
+        assert wire.peer == peer, f"{peer} writes to a connection of {wire.peer}"
+        if data is None:
+            wire.shut = True
+            wire.up.clear()
+        else:
+            assert not wire.shut, f"{peer} writes to a connection that it has closed"
+            wire.down += data
+
+    def _connect(self, client: Client) -> None:
+        peer = self.rng.choice(self.assembly.connection_points())
+        if peer not in self.assembly.serving:
+            return
+        wire = Wire(self._next_wire, peer, client)
+        self._next_wire += 1
+        if self.rng.random() < 0.2 * self.plan.trouble:
+            wire.weight = 0.05
+        self.wires[wire.number] = wire
+        self.note(f"{client.name} connects to {peer}")
+        self.assembly.feed(peer, ClientConnected(wire.number))
+        client.connect(peer.slot, lambda data: self._write(wire, data))
+
+    def _write(self, wire: Wire, data: bytes) -> None:
+        if not wire.shut:
+            wire.up += data
+
+    def _hang_up(self, wire: Wire) -> None:
+        """The client's end is cut: some of what it wrote may still arrive."""
+        assert wire.client is not None, "hung up already"
+        kept = self.rng.randint(0, len(wire.up))
+        self.note(f"{wire.client.name} is cut off, {len(wire.up) - kept} bytes are lost")
+        del wire.up[kept:]
+        wire.down.clear()
+        wire.hung_up = True
+        client, wire.client = wire.client, None
+        client.lost()
+
+    def _wire_of(self, client: Client) -> Wire | None:
+        return next((wire for wire in self.wires.values() if wire.client is client), None)
+
+    def _carry_up(self, wire: Wire) -> None:
+        if wire.up and not wire.shut:
+            count = len(wire.up) if self.rng.random() < 0.7 else self.rng.randint(1, len(wire.up))
+            data = bytes(wire.up[:count])
+            del wire.up[:count]
+            self.note(f"{wire.peer} reads {count} bytes of wire {wire.number}")
+            self.assembly.feed(wire.peer, ClientBytes(wire.number, data, self.now_ms * 1000))
+            return
+        self.note(f"{wire.peer} sees the end of wire {wire.number}")
+        self.assembly.feed(wire.peer, ClientClosed(wire.number))
+        del self.wires[wire.number]
+
+    def _carry_down(self, wire: Wire) -> None:
+        if wire.down:
+            count = len(wire.down) if self.rng.random() < 0.7 else self.rng.randint(1, len(wire.down))
+            data = bytes(wire.down[:count])
+            del wire.down[:count]
+            if wire.client is not None:
+                self.note(f"{wire.client.name} reads {count} bytes")
+                wire.client.receive(data)
+            return
+        wire.hung_up, wire.shut = True, False
+        wire.up.clear()
+        client, wire.client = wire.client, None
+        if client is not None:
+            self._parted(client)
+
+    def _parted(self, client: Client) -> None:
+        """The connection point has closed; a client that was replaced by another of its name ends for good."""
+        taken = client.byes[-1:] == ["taken_over"]
+        client.byes.clear()
+        rival = any(
+            other is not client and other.client_id == client.client_id and other.state != "ended"
+            for other in self.clients
+        )
+        if taken and rival:
+            client.state = "ended"
+            self.note(f"{client.name} has ended for good")
+        client.lost()
+
+    # Clients -----------------------------------------------------------------------------------------------------
+
+    def _add_client(self, client_id: str) -> Client:
+        name = f"{client_id}.{sum(one.client_id == client_id for one in self.clients)}"
+        instance = self.rng.getrandbits(64)
+        window = self.rng.choice(self.plan.receive_windows)
+        client = Client(name, client_id, instance, window, self.plan.config, self.rng, self.note)
+        client.eager = self.rng.random() < 0.6
+        client.resolve = self._resolve  # type: ignore[method-assign]
+        client.acknowledged_hook = self._acknowledged  # type: ignore[method-assign]
+        self.clients.append(client)
+        return client
+
+    def _resolve(self, publisher: str, packed: bytes) -> Publication:
+        publication = self._by_bytes.get(packed)
+        require(publication is not None, f"a notification of what nobody has published: {packed!r}")
+        assert publication is not None, "for the type checker"
+        require(publication.attributes is not None, f"#{publication.number} is malformed and was delivered")
+        require(publication.publisher.client_id == publisher, f"#{publication.number} came as {publisher}'s")
+        return publication
+
+    def _acknowledged(self, publication: Publication) -> None:
+        checker.check_acknowledged(publication, self._present_sessions(), self.handed)
+
+    def _present_sessions(self) -> list[Session]:
+        """Return the sessions that both ends hold for open."""
+        present = []
+        for client in self.clients:
+            session = client.session
+            if session is not None and session.number in self._machine(session.connection_point)._sessions:
+                present.append(session)
+        return present
+
+    def _machine(self, slot: int) -> ConnectionPoint:
+        machine = self.assembly.roles[self.assembly.connection_points()[slot]].machine
+        assert isinstance(machine, ConnectionPoint), "not a connection point"
+        return machine
+
+    # Actions -----------------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        rng, trouble = self.rng, self.plan.trouble
+        client = rng.choice(self.clients)
+        if client.state == "ended":
+            return
+        if client.state == "off":
+            self._connect(client)
+            return
+        if client.state == "open":
+            actions: list[tuple[float, Callable[[Client], None]]] = [
+                (6, self._publish),
+                (2, self._subscribe),
+                (1.5, self._update),
+                (1, self._unsubscribe),
+                (2, self._consume),
+                (0.5 * trouble, self._change_pace),
+                (0.4 * trouble, lambda client: client.leave()),
+            ]
+        else:
+            actions = []
+        actions += [
+            (1.2 * trouble, self._cut),
+            (0.4 * trouble, self._usurp),
+            (1.5 * trouble, self._swizzle),
+            (1, lambda client: None),
+        ]
+        rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0](client)
+
+    def _publish(self, client: Client) -> None:
+        made = []
+        for offset in range(self.rng.choice((1, 1, 2, 5, 12))):
+            number = len(self.publications) + 1
+            attributes = None if self.rng.random() < 0.04 else draw_attributes(self.rng, number)
+            packed = draw_broken(self.rng, number) if attributes is None else msgpack.packb(attributes)
+            sequence = len(client.publications) + offset + 1
+            publication = Publication(number, client, sequence, packed, attributes)
+            self.publications.append(publication)
+            self._by_bytes.setdefault(packed, publication)
+            made.append(publication)
+        client.publish(made)
+
+    def _subscribe(self, client: Client) -> None:
+        if self.rng.random() < 0.1:
+            if self.rng.random() < 0.3:
+                client.subscribe("a > 3", "odd", broken=True)
+            else:
+                client.subscribe(self.rng.choice(BROKEN_FILTERS), "block", broken=True)
+        else:
+            policy = self.rng.choice(("block", "drop_oldest"))
+            client.subscribe(self.rng.choice(FILTERS), policy, broken=False)
+
+    def _update(self, client: Client) -> None:
+        if client.desired:
+            number = self.rng.choice(sorted(client.desired))
+            broken = self.rng.random() < 0.15
+            client.update(number, self.rng.choice(BROKEN_FILTERS if broken else FILTERS), broken=broken)
+
+    def _unsubscribe(self, client: Client) -> None:
+        if client.desired and self.rng.random() < 0.9:
+            client.unsubscribe(self.rng.choice(sorted(client.desired)))
+        else:
+            client.unsubscribe(1 << 19)  # never opened: Done all the same
+
+    def _consume(self, client: Client) -> None:
+        client.consume(self.rng.choice((1, 3, None)))
+
+    def _change_pace(self, client: Client) -> None:
+        wire = self._wire_of(client)
+        if wire is not None and self.rng.random() < 0.4:
+            wire.reading = not wire.reading
+        else:
+            client.eager = not client.eager
+
+    def _cut(self, client: Client) -> None:
+        wire = self._wire_of(client)
+        if wire is not None:
+            self._hang_up(wire)
+
+    def _usurp(self, client: Client) -> None:
+        """Another program connects under the same name; where the old one is off it is gone."""
+        if sum(one.state != "ended" for one in self.clients) > 10:
+            return
+        self._connect(self._add_client(client.client_id))
+
+    def _swizzle(self, client: Client) -> None:
+        """Stop some lanes, or release some in any order."""
+        if self._stopped and self.rng.random() < 0.6:
+            lane = self.rng.choice(sorted(self._stopped))
+            self._stopped.discard(lane)
+            self.note(f"released {lane[0]} -> {lane[1]}")
+        elif self._speeds:
+            lane = self.rng.choice(sorted(self._speeds))
+            self._stopped.add(lane)
+            self.note(f"stopped {lane[0]} -> {lane[1]}")
+
+    # What must hold ----------------------------------------------------------------------------------------------
+
+    def _check_bounds(self) -> None:
+        """Queues: a subscriber's is within its limit but for what publishers still wait for."""
+        flow = self.plan.config.flow
+        unacknowledged = sum(client.unacknowledged for client in self.clients)
+        for peer in self.assembly.connection_points():
+            for session in self._machine(peer.slot)._sessions.values():
+                outbox = session.outbox
+                require(
+                    outbox.queued <= flow.queue_messages + unacknowledged,
+                    f"{session.client_id} at {peer}: {outbox.queued} queued, {unacknowledged} unacknowledged",
+                )
+                flying = outbox.sent - outbox.consumed
+                require(flying <= flow.receive_window, f"{session.client_id} at {peer}: {flying} in flight")
+                require(
+                    session.flight_bytes <= max(flow.publish_window_bytes, self.plan.config.client_limits.frame_bytes),
+                    f"{session.client_id} at {peer}: {session.flight_bytes} bytes unacknowledged",
+                )
+
+    def _check_rest(self) -> None:
+        """Everything is delivered: judge it, and balance the books."""
+        now = self.note("everything is at rest")
+        for client in self.clients:
+            for session in client.sessions:
+                checker.check_session(session, self.publications, now)
+            if client.state != "ended":
+                require(client.acknowledged == len(client.publications), f"{client.name}: not all is acknowledged")
+        live = [client for client in self.clients if client.state != "ended"]
+        sessions = self._gauge("connection_point", "sessions")
+        require(sessions == len(live), f"{sessions} sessions for {len(live)} clients")
+        wanted = sum(len(client.desired) for client in live)
+        for layer in ("connection_point", "matcher"):
+            held = self._gauge(layer, "subscriptions")
+            require(held == wanted, f"the {layer}s hold {held} subscriptions, the clients {wanted}")
+        self._check_books()
+
+    def _gauge(self, layer: str, name: str) -> int:
+        return sum(role.machine.gauges()[name] for peer, role in self.assembly.roles.items() if peer.layer == layer)
+
+    def _check_books(self) -> None:
+        gauge = self._gauge
+        accepted = gauge("connection_point", "accepted")
+        routed = gauge("access_point", "publications")
+        require(accepted == routed, f"{accepted} accepted, {routed} routed")
+        for peer, role in self.assembly.roles.items():
+            if peer.layer == "matcher":
+                seen = role.machine.gauges()["publications"]
+                require(seen == routed, f"{peer} has seen {seen} of {routed}")
+        released, doubles = gauge("exit_point", "released"), gauge("exit_point", "duplicates")
+        require(accepted == released + doubles, f"{accepted} accepted, {released} released, {doubles} doubles")
+        parts = [gauge("exit_point", name) for name in ("matched", "unmatched", "rejected")]
+        require(sum(parts) == released, f"{released} released, but matched, unmatched, rejected: {parts}")
+        certain = sum(one.acknowledged != NEVER for one in self.publications)
+        sent = sum(one.sent != NEVER for one in self.publications)
+        require(certain <= released <= sent, f"{sent} sent, {released} released, {certain} acknowledged")
+        broken = sum(one.rejected for one in self.publications)
+        maybe = sum(one.attributes is None and one.sent != NEVER for one in self.publications)
+        require(broken <= parts[2] <= maybe, f"{parts[2]} rejected, told were {broken}, sent {maybe}")
+        seen = sum(len(session.received) for client in self.clients for session in client.sessions)
+        told = sum(session.dropped for client in self.clients for session in client.sessions)
+        written, dropped = gauge("connection_point", "notifications"), gauge("connection_point", "dropped")
+        handed = gauge("exit_point", "notifications")
+        require(seen <= written and told <= dropped, f"{seen} seen of {written}, {told} told of {dropped} dropped")
+        require(written + dropped <= handed, f"{written} written and {dropped} dropped of {handed}")
+
+    def _check_empty(self) -> None:
+        """The clients have left: nothing is kept."""
+        self.note("the clients have left")
+        for layer, names in (
+            ("connection_point", ("sessions", "connections", "queued", "unacknowledged_bytes", "held_runs")),
+            ("connection_point", ("subscriptions",)),
+            ("matcher", ("subscriptions",)),
+            ("exit_point", ("unacknowledged_runs", "incomplete_shares")),
+        ):
+            for name in names:
+                left = self._gauge(layer, name)
+                require(left == 0, f"{left} {name} are left at the {layer}s")
+        for peer in self.assembly.connection_points():
+            machine = self._machine(peer.slot)
+            require(not machine._changes, f"{len(machine._changes)} changes are left at {peer}")
+            require(not machine._touched and not machine._gathered, f"work is left at {peer}")
+            require(machine._publishers == 0, f"{machine._publishers} publishers are left at {peer}")
+        sessions = self.assembly.coordinator.status()["sessions"]
+        require(sessions == 0, f"{sessions} sessions are left at the coordinator")
