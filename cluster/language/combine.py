@@ -70,8 +70,17 @@ def combine(attribute: str, atoms: Atoms) -> Atoms | None:
     if mask == 0 or _contradict(patterns):
         return None
     if allowed:
-        own = tuple(atom for atom in atoms if not isinstance(atom, Near))
-        values = tuple(value for value in allowed[0].values if all(value_holds(atom, value) for atom in own))
+        # By sets first, as comparing two long lists value by value takes the product of their lengths.
+        common = set.intersection(*({_identity(value) for value in each.values} for each in allowed))
+        common.difference_update(map(_identity, excluded))
+        others = [atom for atom in atoms if isinstance(atom, Kinds | Interval | StringInterval | Pattern)]
+        values = tuple(
+            value
+            for value in allowed[0].values
+            if _identity(value) in common
+            and kinds_of((value,)) & mask
+            and all(value_holds(atom, value) for atom in others)
+        )
         return (Member(attribute, values), *nears) if values else None
     for bounds in (interval, strings):
         if bounds is not None and bounds.low is not None and bounds.high is not None:
@@ -173,8 +182,13 @@ def _distinct(values: object) -> tuple[_Value, ...]:
     """Return the values sorted by kind and value, of equal ones the first; True and 1 are not equal here."""
     seen: dict[tuple[int, _Value], _Value] = {}
     for value in values:  # type: ignore[attr-defined]
-        seen.setdefault((_RANK[type(value)], value), value)
+        seen.setdefault(_identity(value), value)
     return tuple(seen[key] for key in sorted(seen))
+
+
+def _identity(value: _Value) -> tuple[int, _Value]:
+    """Return what tells values apart and orders them; to Python True equals 1."""
+    return _RANK[type(value)], value
 
 
 def _near_fields(near: Near) -> tuple[str, str, float, float, float]:
