@@ -7,6 +7,7 @@ client's receive window, and with it the client's credit: read every stream, or 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Policy = Literal["block", "drop_oldest"]
 
 
-class Stream:
+class Stream(abc.ABC):
     """An asynchronous iterator over notifications, in the broker's order.
 
     Several tasks may read one stream; each notification goes to one of them. Usable in `async with`: it is closed then.
@@ -92,9 +93,9 @@ class Stream:
             self._client._flush_soon()
         return taken
 
+    @abc.abstractmethod
     async def close(self) -> None:
         """End the stream and throw away what is queued. Closing again does nothing."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self

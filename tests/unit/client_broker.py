@@ -49,6 +49,8 @@ class Broker:
         self.behaviour = behaviour if behaviour is not None else Behaviour()
         self.rng = rng
         self.links: list[BrokerLink] = []
+        self.stuck = False
+        """What the client writes last is never taken: its transports close by abort alone."""
         self.refuse_attempts = 0
         """Attempts that fail as if nobody listened."""
         self.accepted: dict[int, bytes] = {}
@@ -128,7 +130,8 @@ class BrokerLink(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        self._lose(None)
+        if not self._broker.stuck:
+            self._lose(None)
 
     def abort(self) -> None:
         self._lose(None)

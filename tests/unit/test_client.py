@@ -116,6 +116,72 @@ def test_a_login_that_is_refused_is_not_repeated(code: str) -> None:
     run(main)
 
 
+def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(client_module, "ATTEMPT_TIMEOUT_S", 0.002)
+        broker = Broker(Behaviour(welcome=False))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(broker.client()._start())
+            await broker.until(lambda: len(broker.links) == 3)
+            broker.behaviour.welcome = True
+            client = await task
+        assert all(link.closed for link in broker.links[:-1])
+        await client.close()
+
+    run(main)
+
+
+def test_a_transport_that_comes_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(client_module, "ATTEMPT_TIMEOUT_S", 0.002)
+        broker = Broker()
+        late: list[Callable[[], asyncio.Protocol]] = []
+
+        async def connector(factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+            if not late:
+                late.append(factory)
+                await asyncio.Event().wait()
+            return await broker.connector(factory)
+
+        async with Client([connector], backoff_s=(0, 0)) as client:
+            await broker.connector(late[0])
+            assert [link.closed for link in broker.links] == [False, True]
+            await client.publish({})
+            assert broker.links[0].upto == 1
+
+    run(main)
+
+
+def test_closing_before_connecting() -> None:
+    async def main() -> None:
+        client = Broker().client()
+        await client.close()
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await client
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await client.publish({})
+
+    run(main)
+
+
+def test_a_connector_that_breaks_the_rules_ends_the_client() -> None:
+    class Rng(random.Random):
+        def random(self) -> float:
+            raise ZeroDivisionError("no jitter")
+
+    async def main() -> None:
+        async def connector(factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+            raise LookupError("no such way")
+
+        with pytest.raises(ConnectionLostError, match="no such way"):
+            await Client([connector], connect_timeout_s=0.01, backoff_s=(0, 0))
+        with pytest.raises(ConnectionLostError, match="no jitter") as caught:
+            await Client([connector], rng=Rng())
+        assert caught.value.code == "internal"
+
+    run(main)
+
+
 def test_cancelling_a_connect_leaves_nothing() -> None:
     async def main() -> None:
         broker = Broker(Behaviour(welcome=False))
@@ -457,6 +523,9 @@ def test_a_group_is_one_stream() -> None:
             assert [n.subscription_ids for n in await group.take(1)] == [(1, 3)]
             assert [n.subscription_ids for n in await group.take()] == [(0, 2)]
             assert len(await other.take()) == 2
+            with pytest.raises(ValueError, match="limit is 0"):
+                await other.take(0)
+            assert "3 subscriptions" in repr(group)
             async with group:
                 pass
             assert [frame.number for frame in broker.link.of(frames.Unsubscribe)] == [1, 2, 3]
@@ -492,9 +561,15 @@ def test_the_client_wide_stream() -> None:
             stream = client.notifications()
             with pytest.raises(RuntimeError):
                 client.notifications()
-            broker.link.notify(({"n": 1}, [0]))
+            broker.link.notify(({"n": 1}, [0]), ({"n": 2}, [0]))
             assert (await anext(stream)).attributes == {"n": 1}
+            broker.link.cut()
+            await broker.until(lambda: len(broker.links) == 2)
+            assert (await anext(stream)).attributes == {"n": 2}
+            assert client._protocol.delivery.taken == 0
+            assert not stream.closed
             await stream.close()
+            assert stream.closed
             broker.link.notify(({"n": 2}, [0]))
             assert (await anext(subscription)).attributes == {"n": 2}
             assert [n async for n in stream] == []
@@ -896,6 +971,15 @@ def test_delays_between_attempts_double_with_jitter(monkeypatch: pytest.MonkeyPa
             pass
         same = random.Random(5)
         assert delays == [min(1.0, 0.1 * 2**n) * (0.5 + same.random() / 2) for n in range(8)]
+        # A connection that was short-lived does not count as success; one that lived long does.
+        for steady_s, expected in ((1e9, [0.1, 0.2, 0.4]), (0.0, [0.1, 0.1, 0.1])):
+            monkeypatch.setattr(client_module, "STEADY_S", steady_s)
+            delays.clear()
+            async with broker.client(backoff_s=(0.1, 1.0)) as client:
+                for count in range(1, 4):
+                    broker.link.cut()
+                    await broker.until(lambda count=count: client.reconnections == count)
+            assert all(e / 2 <= delay <= e for e, delay in zip(expected, delays, strict=True))
 
     run(main)
 
@@ -939,6 +1023,20 @@ def test_closing_does_not_wait_for_ever() -> None:
             await task
         assert caught.value.code == "closed"
         assert len(broker.link.of(frames.Goodbye)) == 1
+
+    run(main)
+
+
+def test_closing_does_not_wait_for_a_peer_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(client_module, "FLUSH_TIMEOUT_S", 0.001)
+        broker = Broker()
+        client = await broker.client()
+        broker.stuck = True
+        broker.link._received = lambda frame: None  # type: ignore[method-assign]
+        await client.close(timeout_s=0)
+        await broker.settle()
+        assert broker.link.closed
 
     run(main)
 

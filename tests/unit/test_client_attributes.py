@@ -138,6 +138,20 @@ def test_refusals_name_the_attribute_and_the_limit(attributes: Any, says: str) -
     assert packer.pack({"a": 1}) == msgspec.msgpack.encode({"a": 1}), "a refusal disturbed the packer"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), 2**64, -(2**63) - 1, "x" * 11, "é" * 6, "\ud800", [1], b"x", 1j, decimal.Decimal(1)],
+)
+def test_a_known_name_opens_no_short_cut(value: Any) -> None:
+    packer = AttributePacker(LIMITS)
+    packer.pack({"a": 1, "b": 2})
+    with pytest.raises(RejectedError, match="'b' "):
+        packer.pack({"a": 1, "b": value})
+    with pytest.raises(RejectedError, match="name 1 is"):
+        packer.pack({"a": 1, 1: 2})
+    assert packer.pack({"b": 2}) == msgspec.msgpack.encode({"b": 2})
+
+
 def test_what_contains_itself_is_refused() -> None:
     attributes: dict[str, Any] = {}
     attributes["a"] = attributes

@@ -68,7 +68,8 @@ def test_the_whole_life_of_a_client() -> None:
         client.publish({"no2": 45.0})
         client.publish({"no2": 46.0}, ack="none")
         assert client.publish_many({"no2": float(n)} for n in range(5000)) == 5000
-        assert client.unacknowledged == 0
+        assert (client.unacknowledged, client.rejected, client.reconnections) == (0, 0, 0)
+        assert client.limits.attributes == 256
         found = [attributes["no2"] for _, attributes in broker.link.publications()]
         assert found == [45.0, 46.0, *range(5000)]
         subscription = client.subscribe("no2 > 40", policy="drop_oldest")
@@ -137,6 +138,35 @@ def test_a_source_that_blocks_does_not_hold_back_what_it_gave() -> None:
                 server.until(lambda: server.broker.link.upto == n + 1)  # noqa: B023
 
         assert client.publish_many(source()) == 5
+
+
+def test_an_interrupt_in_the_source_ends_the_call_and_leaves_no_hole() -> None:
+    with serving(Behaviour(window=5)) as server, connect_sync(server.url) as client:
+
+        def source() -> Iterator[dict[str, int]]:
+            for n in range(1000):
+                yield {"n": n}
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            client.publish_many(source())
+        client.publish({"last": 1})
+        sequence, attributes = server.broker.link.publications()[-1]
+        assert attributes == {"last": 1}
+        assert sorted(server.broker.accepted) == list(range(1, sequence + 1))
+
+
+def test_a_source_that_breaks_has_published_what_it_gave() -> None:
+    with serving() as server, connect_sync(server.url) as client:
+
+        def source() -> Iterator[dict[str, int]]:
+            for n in range(1000):
+                yield {"n": n}
+            raise LookupError("broken")
+
+        with pytest.raises(LookupError):
+            client.publish_many(source())
+        assert server.broker.link.upto == 1000
 
 
 def test_a_small_window_slows_the_caller_down() -> None:
