@@ -100,7 +100,7 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
         config = demo_config()
     started = time.perf_counter()
     with Oracle(source, [interest.filter for interest in interests], min(4, os.cpu_count() or 1)) as oracle:
-        show("starting the cluster")
+        show("starting the cluster (on its first start a machine compiles the matching index)")
         async with launch(config) as broker:
             signals.arm()
             show(
