@@ -39,7 +39,11 @@ def friendly(ctx: click.Context) -> Iterator[None]:
     except FilterError as error:
         raise Failure(str(error)) from error
     except ConnectionLostError as error:
-        hint = " (is a cluster running there? `kittiwake up` starts one)" if error.code in ("connection", "unreachable") else ""
+        hint = (
+            " (is a cluster running there? `kittiwake up` starts one)"
+            if error.code in ("connection", "unreachable")
+            else ""
+        )
         raise Failure(f"{error}{hint}") from error
     except KittiwakeError as error:
         raise Failure(str(error)) from error
