@@ -95,6 +95,7 @@ class FilterSettings(Settings, frozen=True):
     text_bytes: Positive = 8192
     list_values: Positive = 256
     conjunctions: Positive = 1024
+    normal_bytes: Positive = 524_288
 
 
 class Flow(Settings, frozen=True):

@@ -334,7 +334,7 @@ class ConnectionPoint:
         connection.session = session
         connection.reader.limit = self._limits.frame_bytes
         del self._waiting[connection.number]
-        self._sessions[number] = self._by_client_id[hello.client_id] = session  # type: ignore[index]
+        self._sessions[number] = self._by_client_id[hello.client_id] = session
         self.counters["sessions"] = len(self._sessions)
         window, window_bytes = self._window()
         self._write(
@@ -540,23 +540,24 @@ class ConnectionPoint:
     def _queue(
         self, exit_point: int, session: Session, chunk: Chunk, runs: list[tuple[str, int, int]], held: set[int]
     ) -> None:
-        used = np.unique(chunk.run)
-        if len(used) < len(chunk.runs):
-            chunk = replace(
-                chunk,
-                runs=[chunk.runs[place] for place in used.tolist()],
-                run=np.searchsorted(used, chunk.run).astype(U32),
-            )
+        places = [0]
+        if len(runs) > 1:
+            new = np.flatnonzero(chunk.run[1:] != chunk.run[:-1]) + 1
+            places = [int(chunk.run[0]), *chunk.run[new].tolist()]
+            # Runs come in order: count on at each change.
+            run = np.zeros(len(chunk), U32)
+            run[new] = 1
+            chunk = replace(chunk, runs=[chunk.runs[place] for place in places], run=np.cumsum(run, dtype=U32))
         before = session.outbox.dropped
         position = session.outbox.push(chunk)
         self.counters["dropped"] += session.outbox.dropped - before
         self._touched[session.key & SESSION_MASK] = session
         if session.outbox.admits(position):
             return
-        tokens = [(exit_point, runs[place][2]) for place in used.tolist()]
+        tokens = [(exit_point, runs[place][2]) for place in places]
         for token in tokens:
             self._held[token] = self._held.get(token, 0) + 1
-        held.update(used.tolist())
+        held.update(places)
         session.holds.append((position, tokens))
 
     def _release(self, session: Session, *, everything: bool = False) -> None:

@@ -15,15 +15,12 @@ publisher's runs are acknowledged in order, cumulatively.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from cluster import columns
-from cluster.columns import U32, U64, Column
 from cluster.config import Config
-from cluster.frames import SUBSCRIPTION_BITS
 from cluster.messages import (
     CONNECTION_POINT,
     EXIT_POINT,
@@ -43,6 +40,11 @@ from cluster.messages import (
     Send,
     slot_of,
 )
+
+assert sys.byteorder == "little", "columns are little-endian, and so must the machine be"
+assert array("I").itemsize == 4, "a column of uint32 is an array of unsigned ints"
+
+SESSION_MASK = (1 << SESSION_BITS) - 1
 
 PUBLISHERS_REMEMBERED = 1_000_000
 """Idle publishers whose last sequence is kept, so that a late resend is known; about 200 bytes each."""
@@ -152,38 +154,32 @@ class ExitPoint:
 
     def _release(self, share: Share) -> None:
         results = [share.results[slot] for slot in sorted(share.results)]
-        counts = [run.count for run in share.runs]
-        first = columns.starts(np.array(counts))
         pendings: list[Pending] = []
-        skipped: list[int] = []  # per run, how many of its publications at the start are doubles
+        skipped: set[int] = set()  # publications that are doubles
         rejected = 0
-        for place, run in enumerate(share.runs):
+        first = 0
+        for run in share.runs:
             publisher = self._publisher(run)
             doubles = min(max(publisher.released - run.first_sequence + 1, 0), run.count)
-            skipped.append(doubles)
+            if doubles:
+                skipped.update(range(first, first + doubles))
+                self.counters["duplicates"] += doubles
             last = run.first_sequence + run.count - 1
             publisher.released = max(publisher.released, last)
             refusals = [
-                (run.first_sequence + at - int(first[place]), reason)
+                (run.first_sequence + at - first, reason)
                 for at, reason in results[0].rejected
-                if first[place] <= at < first[place + 1]
+                if first <= at < first + run.count
             ]
+            rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
             pending = Pending(0, run.client, last, refusals)
             publisher.pending.append(pending)
             pendings.append(pending)
-            rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            self.counters["duplicates"] += doubles
-        released = sum(counts) - sum(skipped)
+            first += run.count
+        released = share.count - len(skipped)
+        matched = self._hand_over(share, results, skipped, pendings)
         self.counters["released"] += released
         self.counters["rejected"] += rejected
-        hits = _merge(results)
-        matched = 0
-        if hits is not None:
-            if any(skipped):
-                keep_from = np.repeat(first[:-1] + np.array(skipped), counts)
-                hits = hits.only(np.arange(share.count) >= keep_from)
-            matched = len(hits.payloads)
-            self._hand_over(share, hits, first, pendings)
         self.counters["matched"] += matched
         self.counters["unmatched"] += released - matched - rejected
         for run, pending in zip(share.runs, pendings, strict=True):
@@ -209,54 +205,55 @@ class ExitPoint:
 
     # Handing over ------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, share: Share, hits: _Hits, first: Column, pendings: list[Pending]) -> None:
-        """Send each connection point the notifications of its clients, sorted by client, then in order."""
-        run_of = np.searchsorted(first, hits.publication, side="right") - 1
+    def _hand_over(self, share: Share, results: list[Result], skipped: set[int], pendings: list[Pending]) -> int:
+        """Send each connection point the notifications of its clients; return how many publications had any."""
+        found = _merge(results)
+        if skipped:
+            found = {place: one for place, one in found.items() if place not in skipped}
+        if not found:
+            return 0
+        # Which run a publication is of: publications are ascending, so one walk along the runs suffices.
+        outgoing: dict[int, _Outgoing] = {}
         tokens: dict[int, int] = {}
-        order = np.argsort(hits.client, kind="stable")
-        slots = hits.client[order] >> SESSION_BITS
-        cuts = np.flatnonzero(np.diff(slots)) + 1
-        for mine in np.split(order, cuts) if len(order) else ():
-            slot = slot_of(int(hits.client[mine[0]]))
-            clients = hits.client[mine]
-            begins = np.flatnonzero(np.concatenate([[True], clients[1:] != clients[:-1]]))
-            publications, publication = np.unique(hits.publication[mine], return_inverse=True)
-            which_runs = np.unique(run_of[mine])
-            runs = []
-            for place in which_runs.tolist():
-                token = tokens.get(place)
-                if token is None:
-                    token = tokens[place] = self._next_token
-                    self._next_token += 1
-                    of = share.runs[place]
-                    self._tokens[token] = (self._publishers[of.publisher, of.instance], pendings[place])
-                pendings[place].waits += 1
-                runs.append((share.runs[place].publisher, share.runs[place].time_us, token))
-            run_of_publication = np.searchsorted(first, publications, side="right") - 1
-            base = np.array([share.runs[place].first_sequence for place in which_runs.tolist()], U64)
-            in_runs = np.searchsorted(which_runs, run_of_publication)
-            sequences = base[in_runs] + (publications - first[run_of_publication]).astype(U64)
-            payloads = [hits.payloads[at] for at in publications.tolist()]
-            matches = hits.matches[mine]
-            numbers = hits.subscription[columns.ranges(hits.begin[mine], matches)]
-            self._out.append(
-                Send(
-                    Peer(CONNECTION_POINT, slot),
-                    Deliver(
-                        runs,
-                        in_runs.astype(U32).tobytes(),
-                        sequences.tobytes(),
-                        np.array([len(payload) for payload in payloads], U32).tobytes(),
-                        b"".join(payloads),
-                        (clients[begins] & (1 << SESSION_BITS) - 1).astype(U32).tobytes(),
-                        np.diff(begins, append=len(clients)).astype(U32).tobytes(),
-                        publication.astype(U32).tobytes(),
-                        matches.astype(U32).tobytes(),
-                        (numbers & np.uint64((1 << SUBSCRIPTION_BITS) - 1)).astype(U32).tobytes(),
-                    ),
-                )
-            )
-            self.counters["notifications"] += len(mine)
+        at, first = 0, 0
+        for place in sorted(found) if len(results) > 1 else found:
+            while place >= first + share.runs[at].count:
+                first += share.runs[at].count
+                at += 1
+            run = share.runs[at]
+            payload, clients = found[place]
+            for client, numbers in clients.items():
+                slot = client >> SESSION_BITS
+                out = outgoing.get(slot)
+                if out is None:
+                    out = outgoing[slot] = _Outgoing()
+                if out.last != place:
+                    out.last = place
+                    if out.last_run != at:
+                        out.last_run = at
+                        token = tokens.get(at)
+                        if token is None:
+                            token = tokens[at] = self._token(run, pendings[at])
+                        pendings[at].waits += 1
+                        out.runs.append((run.publisher, run.time_us, token))
+                    out.run.append(len(out.runs) - 1)
+                    out.sequence.append(run.first_sequence + place - first)
+                    out.payloads.append(payload)
+                mine = out.clients.get(client)
+                if mine is None:
+                    mine = out.clients[client] = []
+                mine.append((len(out.payloads) - 1, numbers))
+        for slot, out in outgoing.items():
+            message, count = out.message()
+            self.counters["notifications"] += count
+            self._out.append(Send(Peer(CONNECTION_POINT, slot), message))
+        return len(found)
+
+    def _token(self, run: Run, pending: Pending) -> int:
+        token = self._next_token
+        self._next_token += 1
+        self._tokens[token] = (self._publishers[run.publisher, run.instance], pending)
+        return token
 
     # Acknowledging -----------------------------------------------------------------------------------------------
 
@@ -287,65 +284,79 @@ class ExitPoint:
 
 
 @dataclass(slots=True)
-class _Hits:
-    """One entry per notification, (publication, client) ascending: where its subscriptions begin, how many.
+class _Outgoing:
+    """A Deliver in the making: publications in order, and per client which of them, with its numbers."""
 
-    payloads: by publication, of those that have notifications.
-    """
+    runs: list[tuple[str, int, int]] = field(default_factory=list)
+    run: array[int] = field(default_factory=lambda: array("I"))
+    sequence: array[int] = field(default_factory=lambda: array("Q"))
+    payloads: list[bytes] = field(default_factory=list)
+    clients: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    last: int = -1
+    last_run: int = -1
 
-    publication: Column
-    client: Column
-    begin: Column
-    matches: Column
-    subscription: Column
-    payloads: dict[int, bytes]
-
-    def only(self, keep: Column) -> _Hits:
-        """Return the notifications of the publications to keep (a mask by publication)."""
-        chosen = keep[self.publication]
-        return _Hits(
-            self.publication[chosen],
-            self.client[chosen],
-            self.begin[chosen],
-            self.matches[chosen],
-            self.subscription,
-            {place: payload for place, payload in self.payloads.items() if keep[place]},
+    def message(self) -> tuple[Deliver, int]:
+        """Return the message and how many notifications it holds."""
+        sessions, counts, publication, matches = array("I"), array("I"), array("I"), array("I")
+        numbers: list[bytes] = []
+        for client in sorted(self.clients):
+            mine = self.clients[client]
+            sessions.append(client & SESSION_MASK)
+            counts.append(len(mine))
+            for place, own in mine:
+                publication.append(place)
+                matches.append(len(own) >> 2)
+                numbers.append(own)
+        message = Deliver(
+            self.runs,
+            self.run.tobytes(),
+            self.sequence.tobytes(),
+            array("I", map(len, self.payloads)).tobytes(),
+            b"".join(self.payloads),
+            sessions.tobytes(),
+            counts.tobytes(),
+            publication.tobytes(),
+            matches.tobytes(),
+            b"".join(numbers),
         )
+        return message, len(numbers)
 
 
-def _merge(results: list[Result]) -> _Hits | None:
-    """Join the matchers' hits: one notification per (publication, client), listing what all of them found."""
-    found = [result for result in results if result.matched]
-    if not found:
-        return None
-    payloads: dict[int, bytes] = {}
-    publications, subscriptions = [], []
-    for result in found:
-        matched = columns.u32(result.matched)
-        publications.append(np.repeat(matched, columns.u32(result.hits)))
-        subscriptions.append(columns.u64(result.subscriptions))
-        ends = np.cumsum(columns.u32(result.lengths), dtype=np.int64).tolist()
-        begin = 0
-        for place, end in zip(matched.tolist(), ends, strict=True):
-            payloads[place] = result.payload[begin:end]
+def _merge(results: list[Result]) -> dict[int, tuple[bytes, dict[int, bytes]]]:
+    """Join the matchers' hits: publication -> (its bytes, client -> numbers that match, as a uint32 column).
+
+    Ascending by publication if there is one result.
+    """
+    merged: dict[int, tuple[bytes, dict[int, bytes]]] = {}
+    for result in results:
+        if not result.matched:
+            continue
+        clients = _column("Q", result.clients)
+        matches = _column("I", result.matches)
+        begin = at = number = 0
+        for place, count, length in zip(
+            _column("I", result.matched),
+            _column("I", result.notifications),
+            _column("I", result.lengths),
+            strict=True,
+        ):
+            end = begin + length
+            entry = merged.get(place)
+            if entry is None:
+                entry = merged[place] = (result.payload[begin:end], {})
             begin = end
-    if len(found) == 1:
-        publication, subscription = publications[0], subscriptions[0]
-        client = (subscription >> np.uint64(SUBSCRIPTION_BITS)).astype(np.int64)
-    else:
-        publication, subscription = np.concatenate(publications), np.concatenate(subscriptions)
-        client = (subscription >> np.uint64(SUBSCRIPTION_BITS)).astype(np.int64)
-        # Each matcher's hits are sorted; a stable sort of a few sorted stretches is a merge.
-        order = np.lexsort((client, publication))
-        publication, subscription, client = publication[order], subscription[order], client[order]
-    begins = np.flatnonzero(
-        np.concatenate([[True], (publication[1:] != publication[:-1]) | (client[1:] != client[:-1])])
-    )
-    return _Hits(
-        publication[begins],
-        client[begins],
-        begins,
-        np.diff(begins, append=len(publication)),
-        subscription,
-        payloads,
-    )
+            own = entry[1]
+            for client, size in zip(clients[at : at + count], matches[at : at + count], strict=True):
+                stop = number + 4 * size
+                numbers = result.numbers[number:stop]
+                number = stop
+                other = own.get(client)
+                own[client] = numbers if other is None else other + numbers
+            at += count
+    return merged
+
+
+def _column(kind: str, data: bytes) -> array[int]:
+    column: array[int] = array(kind)
+    column.frombytes(data)
+    return column

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from cluster.matching import Hits
 
 
+SUBSCRIPTION_SHIFT = np.uint64(SUBSCRIPTION_BITS)
+NUMBER_MASK = np.uint64((1 << SUBSCRIPTION_BITS) - 1)
+
+
 class Matcher:
     """The machine; `index` is its share of the subscriptions."""
 
@@ -130,16 +134,18 @@ class Matcher:
             chosen = part[0][publication]
             publication, subscription = publication[chosen], subscription[chosen]
         if not len(publication):
-            empty = b""
-            matched, counts, payload, lengths = empty, empty, empty, empty
-        else:
-            begins = np.flatnonzero(np.concatenate([[True], publication[1:] != publication[:-1]]))
-            which = publication[begins]
-            matched = (which if part is None else part[1][which]).astype(U32).tobytes()
-            counts = np.diff(begins, append=len(publication)).astype(U32).tobytes()
-            lengths = columns.u32(batch.lengths)[which].tobytes()
-            payload = columns.gather(batch.payload, offsets, which)
-            self.counters["matched"] += len(begins)
+            return Result(batch.epoch, batch.expect, access_point.slot, sequence, runs, rejected, *[b""] * 7)
+        client = subscription >> SUBSCRIPTION_SHIFT
+        new_publication = np.empty(len(publication), np.bool_)
+        new_publication[0] = True
+        np.not_equal(publication[1:], publication[:-1], out=new_publication[1:])
+        new_notification = new_publication.copy()
+        new_notification[1:] |= client[1:] != client[:-1]
+        begins = np.flatnonzero(new_notification)
+        first = np.flatnonzero(new_publication[begins])
+        which = publication[begins[first]]
+        matched = which if part is None else part[1][which]
+        self.counters["matched"] += len(which)
         return Result(
             batch.epoch,
             batch.expect,
@@ -147,9 +153,11 @@ class Matcher:
             sequence,
             runs,
             rejected,
-            matched,
-            counts,
-            subscription.astype(U64, copy=False).tobytes(),
-            lengths,
-            payload,
+            matched.astype(U32, copy=False).tobytes(),
+            np.diff(first, append=len(begins)).astype(U32).tobytes(),
+            client[begins].astype(U64, copy=False).tobytes(),
+            np.diff(begins, append=len(publication)).astype(U32).tobytes(),
+            (subscription & NUMBER_MASK).astype(U32).tobytes(),
+            columns.u32(batch.lengths)[which].tobytes(),
+            columns.gather(batch.payload, offsets, which),
         )

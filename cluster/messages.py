@@ -128,8 +128,10 @@ class Result(Message, frozen=True, array_like=True, tag=3, gc=False):
     sequence:      the exit sequence of the first publication; the runs are dense from there.
     rejected:      (publication, reason) of those that are not well-formed; the same at every matcher.
     matched:       uint32, which publications (counted through the runs) have hits, ascending.
-    hits:          uint32 per matched publication, how many subscriptions match.
-    subscriptions: uint64 per hit, ascending within a publication.
+    notifications: uint32 per matched publication, how many clients it is for.
+    clients:       uint64 per notification, ascending within a publication.
+    matches:       uint32 per notification, how many of `numbers` are its own.
+    numbers:       uint32 per hit, the client's number of a subscription that matches.
     lengths, payload: of the matched publications.
     """
 
@@ -140,8 +142,10 @@ class Result(Message, frozen=True, array_like=True, tag=3, gc=False):
     runs: list[Run]
     rejected: list[tuple[int, str]]
     matched: bytes
-    hits: bytes
-    subscriptions: bytes
+    notifications: bytes
+    clients: bytes
+    matches: bytes
+    numbers: bytes
     lengths: bytes
     payload: bytes
 

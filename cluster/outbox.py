@@ -15,7 +15,7 @@ What waits for a subscription that is closed meanwhile is removed (`keep`), and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +37,14 @@ class Chunk:
     matches: Column
     numbers: Column
     payload: bytes
+    size: int = field(init=False)
+    """Bytes that it costs to keep."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", len(self.payload) + 24 * len(self.run) + 4 * len(self.numbers))
 
     def __len__(self) -> int:
         return len(self.run)
-
-    def bytes(self) -> int:
-        """What it costs to keep."""
-        return len(self.payload) + 24 * len(self.run) + 4 * len(self.numbers)
 
     def frame(self) -> Notify:
         """Return it as the client gets it."""
@@ -140,9 +141,9 @@ class Outbox:
     def push(self, chunk: Chunk) -> Position:
         """Queue some notifications and drop what the policies allow; ask `admits` about the position returned."""
         self._pushed += len(chunk)
-        self._pushed_bytes += chunk.bytes()
+        self._pushed_bytes += chunk.size
         self.queued += len(chunk)
-        self._bytes += chunk.bytes()
+        self._bytes += chunk.size
         position = Position(self._pushed, self._pushed_bytes)
         self._queue.append((position, chunk))
         if self._any_droppable and self._over():
@@ -162,7 +163,7 @@ class Outbox:
         end, head = self._queue[0]
         return (
             position.messages - (end.messages - len(head)) <= self._queue_messages
-            and position.bytes - (end.bytes - head.bytes()) <= self._queue_bytes
+            and position.bytes - (end.bytes - head.size) <= self._queue_bytes
         )
 
     def _trim(self) -> None:
@@ -173,7 +174,7 @@ class Outbox:
             places = np.flatnonzero(self._droppable_in(chunk))
             excess = max(self.queued - self._queue_messages, 0)
             if self._bytes > self._queue_bytes:
-                excess = max(excess, (self._bytes - self._queue_bytes) * len(chunk) // chunk.bytes() + 1)
+                excess = max(excess, (self._bytes - self._queue_bytes) * len(chunk) // chunk.size + 1)
             places = places[:excess]
             if len(places):
                 lost = chunk.select(places)
@@ -182,7 +183,7 @@ class Outbox:
                 keep[places] = False
                 rest = chunk.select(np.flatnonzero(keep))
                 self.queued -= len(lost)
-                self._bytes -= chunk.bytes() - rest.bytes()
+                self._bytes -= chunk.size - rest.size
                 chunk = rest
             if len(chunk):
                 kept.append((position, chunk))
@@ -194,7 +195,7 @@ class Outbox:
         for position, chunk in waiting:
             rest = chunk.only(live)
             self.queued -= len(chunk) - len(rest)
-            self._bytes -= chunk.bytes() - rest.bytes()
+            self._bytes -= chunk.size - rest.size
             if len(rest):
                 self._queue.append((position, rest))
 
@@ -229,7 +230,7 @@ class Outbox:
             if room <= 0 or (self._flight and self._flight_bytes >= self._flight_limit):
                 break
             position, chunk = self._queue.popleft()
-            size = chunk.bytes()
+            size = chunk.size
             count = min(len(chunk), room)
             if size > self._frame_bytes:
                 count = min(count, max(1, self._fitting(chunk)))
@@ -239,9 +240,9 @@ class Outbox:
                 self._queue.appendleft((position, rest))
             self.queued -= len(chunk)
             self.sent += len(chunk)
-            self._bytes -= chunk.bytes()
-            self._flight.append((self.sent, chunk.bytes()))
-            self._flight_bytes += chunk.bytes()
+            self._bytes -= chunk.size
+            self._flight.append((self.sent, chunk.size))
+            self._flight_bytes += chunk.size
             out.append(chunk)
         return out
 
