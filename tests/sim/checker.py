@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cluster import Filter, parse
-from tests.sim.client import NEVER, Client, Publication, Session, State, Violation, require
+from tests.sim.client import NEVER, Client, Publication, Session, State, require
 
 
 @lru_cache(maxsize=1024)

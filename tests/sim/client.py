@@ -20,7 +20,7 @@ from cluster.config import Config
 NEVER = -1
 
 
-class Violation(AssertionError):  # noqa: N818 - a finding, not an error of this program
+class Violation(AssertionError):
     """The cluster broke a promise."""
 
 

@@ -1,8 +1,422 @@
-from contextlib import contextmanager
+"""Is the checker awake? Ways to break the protocol, each of which some seed must catch.
 
-MUTANTS = {}
+A mutant replaces a method of a real machine for as long as `applied` lasts. `seeds` is the promise that the tests
+hold: within so many seeds from 0 at least one fails. The shares of failing seeds, as measured, are in tests/README.md;
+a rare one says how much a passed run of some hundred seeds is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from cluster import columns, frames
+from cluster.access_point import AccessPoint
+from cluster.connection_point import ConnectionPoint
+from cluster.coordinator import Coordinator
+from cluster.exit_point import ExitPoint, Share
+from cluster.matcher import Matcher
+from cluster.messages import (
+    Acknowledge,
+    Applied,
+    ApplyChanges,
+    Batch,
+    Changed,
+    ChangeSubscriptions,
+    Event,
+    Instruction,
+    Peer,
+    Publications,
+    Received,
+    Send,
+    SubscriptionChange,
+    Tick,
+    subscription_id,
+)
+from cluster.outbox import Chunk, Outbox
+
+Replace = Callable[[type, str, Any], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """what: the mistake, in a sentence. seeds: it is caught within so many; None where it is none as long as views do
+    not change. apply: makes it, with the patcher given."""
+
+    what: str
+    seeds: int | None
+    apply: Callable[[Replace], None]
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(what: str, *, seeds: int | None) -> Callable[[Callable[[Replace], None]], Callable[[Replace], None]]:
+    """Enter a mutant under its function's name."""
+
+    def enter(apply: Callable[[Replace], None]) -> Callable[[Replace], None]:
+        MUTANTS[apply.__name__.replace("_", "-")] = Mutant(what, seeds, apply)
+        return apply
+
+    return enter
 
 
 @contextmanager
-def applied(name):
-    yield
+def applied(name: str | None) -> Iterator[None]:
+    """Break the machines in the named way; None leaves them whole."""
+    with ExitStack() as stack:
+        if name is not None:
+
+            def replace(kind: type, attribute: str, value: Any) -> None:
+                stack.enter_context(patch.object(kind, attribute, value))
+
+            MUTANTS[name].apply(replace)
+        yield
+
+
+# The exit point ---------------------------------------------------------------------------------------------------
+
+
+@mutant("the exit point delivers what a publisher sends again", seeds=20)
+def no_duplicates_removed(replace: Replace) -> None:
+    original = ExitPoint._publisher
+
+    def forgetful(self: ExitPoint, run: Any) -> Any:
+        publisher = original(self, run)
+        publisher.released = 0
+        return publisher
+
+    replace(ExitPoint, "_publisher", forgetful)
+
+
+# Every batch asks all matchers and each answers in order, so with one view shares complete in sequence anyway.
+@mutant("the exit point releases a share as soon as it is complete, not in sequence", seeds=None)
+def release_by_completion(replace: Replace) -> None:
+    def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
+        shares = self._streams[result.access_point].shares
+        if result.sequence not in shares:
+            count = sum(run.count for run in result.runs)
+            shares[result.sequence] = Share(frozenset(result.expect), result.runs, count)
+        share = shares[result.sequence]
+        share.results[matcher.slot] = result
+        if len(share.results) == len(share.expect):
+            del shares[result.sequence]
+            self._release(share)
+
+    replace(ExitPoint, "_join", join)
+
+
+@mutant("the exit point is content with one matcher's answer", seeds=20)
+def one_answer_is_enough(replace: Replace) -> None:
+    original = ExitPoint._join
+
+    def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
+        original(self, matcher, _expecting(result, matcher.slot))
+
+    replace(ExitPoint, "_join", join)
+
+
+def _expecting(result: Any, slot: int) -> Any:
+    values = {name: getattr(result, name) for name in result.__struct_fields__}
+    return type(result)(**(values | {"expect": [slot]}))
+
+
+@mutant("the exit point acknowledges on release, not when the connection points have taken the run", seeds=20)
+def acknowledge_on_release(replace: Replace) -> None:
+    def settle(self: ExitPoint, publisher: Any) -> None:
+        while publisher.pending:
+            done = publisher.pending.popleft()
+            self._tell(done, done.rejected)
+
+    replace(ExitPoint, "_settle", settle)
+
+
+@mutant("the exit point acknowledges a run though an earlier one is still waited for", seeds=20)
+def acknowledge_out_of_order(replace: Replace) -> None:
+    def settle(self: ExitPoint, publisher: Any) -> None:
+        for done in [one for one in publisher.pending if not one.waits]:
+            publisher.pending.remove(done)
+            self._tell(done, done.rejected)
+
+    replace(ExitPoint, "_settle", settle)
+
+
+@mutant("the exit point waits for one connection point where several got notifications", seeds=30)
+def first_delivered_counts_for_all(replace: Replace) -> None:
+    def delivered(self: ExitPoint, tokens: list[int]) -> None:
+        for token in tokens:
+            publisher, pending = self._tokens.get(token, (None, None))
+            if publisher is not None and pending is not None and pending.waits:
+                pending.waits = 0
+                self._settle(publisher)
+            self._tokens.pop(token, None)
+
+    replace(ExitPoint, "_delivered", delivered)
+
+
+@mutant("the exit point forgets to tell which publications were rejected", seeds=20)
+def rejections_untold(replace: Replace) -> None:
+    original = ExitPoint._tell
+    replace(ExitPoint, "_tell", lambda self, pending, rejected: original(self, pending, []))
+
+
+# The connection point ---------------------------------------------------------------------------------------------
+
+
+@mutant("the connection point delivers for subscriptions that it has confirmed as closed", seeds=20)
+def closed_still_delivered(replace: Replace) -> None:
+    replace(Chunk, "only", lambda self, live: self)
+
+
+@mutant("what already waits in the outbox survives the close of its subscription", seeds=20)
+def outbox_keeps_closed(replace: Replace) -> None:
+    replace(Outbox, "keep", lambda self, live: None)
+
+
+@mutant("a run counts as delivered though it is beyond the limit of a subscriber's queue", seeds=60)
+def queue_admits_everything(replace: Replace) -> None:
+    replace(Outbox, "admits", lambda self, position: True)
+
+
+@mutant("a full queue drops notifications of subscriptions with policy block", seeds=20)
+def block_is_dropped(replace: Replace) -> None:
+    def set_policy(self: Outbox, number: int, *, droppable: bool) -> None:
+        self._any_droppable = True
+
+    replace(Outbox, "set_policy", set_policy)
+    replace(Outbox, "_droppable_in", lambda self, chunk: np.ones(len(chunk), np.bool_))
+
+
+@mutant("drops are not told to the client", seeds=20)
+def drops_untold(replace: Replace) -> None:
+    replace(Outbox, "take_drops", lambda self: None)
+
+
+@mutant("a subscribe is confirmed before the matchers have it", seeds=20)
+def done_at_once(replace: Replace) -> None:
+    original = ConnectionPoint._send_change
+
+    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
+        original(self, session, request, number, normal_form)
+        waiting_for, _, closed = self._changes[self._next_change]
+        self._changes[self._next_change] = (waiting_for, None, closed)
+        self._write(session, frames.Done(request))
+
+    replace(ConnectionPoint, "_send_change", send_change)
+
+
+@mutant("an update is a close and an open, with room in between", seeds=40)
+def update_in_two_steps(replace: Replace) -> None:
+    original = ConnectionPoint._send_change
+
+    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
+        if normal_form is not None:
+            change = self._change(0, None, None)
+            gone = SubscriptionChange(change, subscription_id(session.key, number), None)
+            self._out.append(Send(session.access_point, ChangeSubscriptions([gone])))
+        original(self, session, request, number, normal_form)
+
+    replace(ConnectionPoint, "_send_change", send_change)
+
+
+@mutant("a subscription change overtakes publications of its client that were gathered before", seeds=20)
+def change_overtakes_gathered(replace: Replace) -> None:
+    original = ConnectionPoint._send_change
+
+    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
+        gathered, self._gathered = self._gathered, {}
+        original(self, session, request, number, normal_form)
+        self._gathered = gathered
+
+    replace(ConnectionPoint, "_send_change", send_change)
+
+
+@mutant("a client's subscriptions stay at the matchers when its connection ends", seeds=20)
+def subscriptions_left_behind(replace: Replace) -> None:
+    original = ConnectionPoint._forget
+
+    def forget(self: ConnectionPoint, connection: Any) -> None:
+        if connection.session is not None:
+            connection.session.subscriptions.clear()
+        original(self, connection)
+
+    replace(ConnectionPoint, "_forget", forget)
+
+
+@mutant("runs that a client holds are not let go when its connection ends", seeds=40)
+def holds_outlive_the_client(replace: Replace) -> None:
+    original = ConnectionPoint._release
+
+    def release(self: ConnectionPoint, session: Any, *, everything: bool = False) -> None:
+        if not everything:
+            original(self, session)
+
+    replace(ConnectionPoint, "_release", release)
+
+
+@mutant("of several acknowledgements in one message only the first is passed on", seeds=20)
+def acknowledgements_lost(replace: Replace) -> None:
+    original = ConnectionPoint._acknowledge
+
+    def acknowledge(self: ConnectionPoint, message: Acknowledge) -> None:
+        original(self, Acknowledge(message.acknowledgements[:1]))
+
+    replace(ConnectionPoint, "_acknowledge", acknowledge)
+
+
+# The access point -------------------------------------------------------------------------------------------------
+
+
+@mutant("the access point lets a subscription change overtake the batch that it gathers", seeds=20)
+def change_overtakes_batch(replace: Replace) -> None:
+    original = AccessPoint._received
+
+    def received(self: AccessPoint, peer: Peer, message: Any) -> None:
+        if isinstance(message, ChangeSubscriptions):
+            self._route(peer, message.changes)
+        else:
+            original(self, peer, message)
+
+    replace(AccessPoint, "_received", received)
+
+
+@mutant("the access point sends a batch's messages in the wrong order", seeds=20)
+def batch_reversed(replace: Replace) -> None:
+    original = AccessPoint._send_batch
+
+    def send_batch(self: AccessPoint) -> None:
+        self._gathered.reverse()
+        original(self)
+
+    replace(AccessPoint, "_send_batch", send_batch)
+
+
+@mutant("the access point's exit sequences have holes", seeds=5)
+def holes_in_exit_sequences(replace: Replace) -> None:
+    original = AccessPoint._send_batch
+
+    def send_batch(self: AccessPoint) -> None:
+        original(self)
+        for slot in self._exit_sequences:
+            self._exit_sequences[slot] += 1
+
+    replace(AccessPoint, "_send_batch", send_batch)
+
+
+@mutant("the access point confirms a change when it has routed it", seeds=20)
+def confirmed_when_routed(replace: Replace) -> None:
+    original = AccessPoint._received
+
+    def received(self: AccessPoint, peer: Peer, message: Any) -> None:
+        if isinstance(message, Applied):
+            return
+        original(self, peer, message)
+        if isinstance(message, ChangeSubscriptions):
+            self._out.append(Send(peer, Changed([change.change for change in message.changes])))
+
+    replace(AccessPoint, "_received", received)
+
+
+@mutant("the access point routes a replaced filter to another matcher than the first one", seeds=30)
+def owner_changes(replace: Replace) -> None:
+    original = AccessPoint._route
+
+    def route(self: AccessPoint, connection_point: Peer, changes: list[SubscriptionChange]) -> None:
+        before = len(self._out)
+        original(self, connection_point, changes)
+        if self.counters["changes"] % 4 == 0:
+            matchers = self._matchers
+            self._out[before:] = [
+                Send(matchers[-1], one.message) if isinstance(one, Send) else one for one in self._out[before:]
+            ]
+
+    replace(AccessPoint, "_route", route)
+
+
+@mutant("now and then the access point leaves a publication out", seeds=20)
+def publications_lost(replace: Replace) -> None:
+    original = AccessPoint._received
+
+    def received(self: AccessPoint, peer: Peer, message: Any) -> None:
+        if not (isinstance(message, Publications) and self.counters["batches"] % 13 == 12 and not self._gathered):
+            original(self, peer, message)
+        else:
+            self.counters["batches"] += 1
+
+    replace(AccessPoint, "_received", received)
+
+
+# The matcher ------------------------------------------------------------------------------------------------------
+
+
+@mutant("the matcher confirms a change and applies it after the next batch", seeds=20)
+def confirmed_before_applied(replace: Replace) -> None:
+    original = Matcher.handle
+
+    def handle(self: Matcher, event: Event) -> list[Instruction]:
+        late: list[Received] = self.__dict__.setdefault("late", [])
+        if isinstance(event, Received) and isinstance(event.message, ApplyChanges):
+            late.append(event)
+            changes = [change.change for change in event.message.changes]
+            return [Send(event.peer, Applied(event.message.connection_point, changes))]
+        out = original(self, event)
+        if isinstance(event, Tick) or (isinstance(event, Received) and isinstance(event.message, Batch)):
+            for change in late:
+                original(self, change)
+            late.clear()
+        return out
+
+    replace(Matcher, "handle", handle)
+
+
+@mutant("the matcher does not answer for a batch without hits", seeds=5)
+def silent_without_hits(replace: Replace) -> None:
+    original = Matcher._match
+
+    def match(self: Matcher, access_point: Peer, batch: Batch) -> list[Instruction]:
+        return [one for one in original(self, access_point, batch) if isinstance(one, Send) and one.message.matched]
+
+    replace(Matcher, "_match", match)
+
+
+@mutant("the matcher lists only the first of several subscriptions of one client", seeds=20)
+def one_subscription_a_client(replace: Replace) -> None:
+    original = Matcher._match
+
+    def match(self: Matcher, access_point: Peer, batch: Batch) -> list[Instruction]:
+        out: list[Instruction] = []
+        for one in original(self, access_point, batch):
+            assert isinstance(one, Send)
+            result = one.message
+            counts = columns.u32(result.hits)
+            if len(counts) and counts.max() > 1:
+                hits = columns.u64(result.subscriptions)[columns.starts(counts)[:-1]]
+                values = {name: getattr(result, name) for name in result.__struct_fields__}
+                values |= {"hits": np.ones(len(counts), columns.U32).tobytes(), "subscriptions": hits.tobytes()}
+                one = Send(one.peer, type(result)(**values))
+            out.append(one)
+        return out
+
+    replace(Matcher, "_match", match)
+
+
+# The coordinator --------------------------------------------------------------------------------------------------
+
+
+@mutant("the coordinator does not tell the older session that it was taken over", seeds=60)
+def older_session_untold(replace: Replace) -> None:
+    original = Coordinator.handle
+
+    def handle(self: Coordinator, event: Event) -> list[Instruction]:
+        return [
+            one
+            for one in original(self, event)
+            if not (isinstance(one, Send) and type(one.message).__name__ == "SessionTaken")
+        ]
+
+    replace(Coordinator, "handle", handle)
