@@ -2,7 +2,7 @@
 
 from cluster.matching.batch import DEFAULT_BATCH_LIMITS, Batch, BatchLimits
 from cluster.matching.hits import Hits
-from cluster.matching.index import Index
+from cluster.matching.index import Index, warm
 from cluster.matching.scan import Scan
 
-__all__ = ["DEFAULT_BATCH_LIMITS", "Batch", "BatchLimits", "Hits", "Index", "Scan"]
+__all__ = ["DEFAULT_BATCH_LIMITS", "Batch", "BatchLimits", "Hits", "Index", "Scan", "warm"]

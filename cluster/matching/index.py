@@ -1,9 +1,254 @@
-"""The index (first version: a scan behind the final interface; the real one follows)."""
+"""The index: which subscriptions match a publication, exactly and fast.
+
+How it works, in ten lines. A filter's normal form is a few conjunctions. Each conjunction lies in one cluster
+(`tiles.py`), under a key that a publication leads to: a predicate that it makes true or an attribute that it has. Where many
+conjunctions have the same predicates and ranges over the same attributes they share a cluster that holds all of them as
+columns in a tree of 64-entry blocks; where each is different it lies under its most selective part, and the rest
+is verified from its packed record (`filing.py` decides by estimated cost and reconsiders, `records.py` verifies). Strings, sets and
+equalities are predicates with a number, looked up by hash and compared byte by byte (`predicates.py`). A hit sets a bit at
+the subscription's place in the order of (client, id); reading the bits gives the hits sorted, without doubles (`order.py`).
+All of it lies in one mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so
+that no call pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
+
+This file is the Python side: it packs, grows the result, and keeps the names of attributes.
+"""
 
 from __future__ import annotations
 
-from cluster.matching.scan import Scan
+import mmap
+import struct
+
+import numpy as np
+
+from cluster.language.normal import ANY_KIND, Kinds, NormalForm
+from cluster.matching import kernels, layout, packing
+from cluster.matching.batch import Batch, address
+from cluster.matching.hits import Hits, empty_hits
+
+_SIGN = 1 << 63
+_MODULUS = 1 << 64
+_FOLD_UNITS = 512
+_ROWS_MIN = 256
+_TRIM_EVERY = 1024  # removals
 
 
-class Index(Scan):
-    """Finds the subscriptions that match publications."""
+class Index:
+    """Finds the subscriptions that match publications.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._map = layout.reserve()
+        self._view = np.frombuffer(self._map, dtype=np.int64)
+        self._m = address(self._view)
+        self._attributes: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._result = np.zeros(2, dtype=np.int64)
+        self._result_at = address(self._result)
+        self._rows_per_publication = 4.0
+        self._removals = 0
+        self._touched: dict[int, int] = {}
+        for index, size in enumerate(layout.POOL_SIZES):
+            self._set(layout.H_POOL_BYTES + 8 * index, size)
+        self._map[layout.H_WEIGHT : layout.H_WEIGHT + 8] = struct.pack("<d", 1.0)
+
+    def add(self, subscription: int, normal_form: NormalForm, client: int) -> None:
+        """Add a subscription, or replace the one with this id in one step.
+
+        subscription: 0 <= id < 2**64. client: 0 <= client < 2**63. Raises ValueError for others.
+        Cost: a few microseconds, whatever the index holds.
+        """
+        if not 0 <= subscription < _MODULUS or not 0 <= client < _SIGN:
+            raise ValueError(f"subscription {subscription} or client {client} is out of range")
+        packed = packing.pack(normal_form, self._number_of)
+        if len(packed) > layout.INPUT_BYTES:
+            raise ValueError(f"a normal form of {len(packed)} bytes is larger than {layout.INPUT_BYTES}")
+        self._map[layout.S_INPUT : layout.S_INPUT + len(packed)] = packed
+        if subscription >= _SIGN:
+            subscription -= _MODULUS
+        if kernels.add(self._m, subscription, client):
+            self._forget_attributes()
+
+    def remove(self, subscription: int) -> bool:
+        """Remove a subscription; tell whether it was there."""
+        if not 0 <= subscription < _MODULUS:
+            return False
+        if subscription >= _SIGN:
+            subscription -= _MODULUS
+        freed = kernels.remove(self._m, subscription)
+        if freed < 0:
+            return False
+        if freed:
+            self._forget_attributes()
+        self._removals += 1
+        if self._removals % _TRIM_EVERY == 0:
+            self._trim()
+        return True
+
+    def match(self, batch: Batch) -> Hits:
+        """Return which publication matches which subscription."""
+        count = batch.count
+        if count == 0:
+            return empty_hits()
+        payload, starts, entries, reasons = batch.addresses()
+        rows = max(_ROWS_MIN, int(1.25 * self._rows_per_publication * count))
+        parts: list[Hits] = []
+        first = 0
+        while True:
+            part = Hits(np.empty(rows, np.uint32), np.empty(rows, np.int64), np.empty(rows, np.uint64))
+            written = kernels.match(
+                self._m,
+                payload,
+                starts,
+                entries,
+                reasons,
+                first,
+                count,
+                address(part.publication),
+                address(part.client),
+                address(part.subscription),
+                rows,
+                self._result_at,
+            )
+            parts.append(Hits(part.publication[:written], part.client[:written], part.subscription[:written]))
+            first = int(self._result[0])
+            if first == count:
+                break
+            rows = max(2 * rows, 2 * int(self._result[1]))
+        hits = parts[0]
+        if len(parts) > 1:
+            hits = Hits(
+                np.concatenate([part.publication for part in parts]),
+                np.concatenate([part.client for part in parts]),
+                np.concatenate([part.subscription for part in parts]),
+            )
+        self._rows_per_publication += 0.25 * (len(hits) / count - self._rows_per_publication)
+        return hits
+
+    def fold(self, units: int = _FOLD_UNITS) -> bool:
+        """Do some maintenance: reconsider where conjunctions lie. For idle times; not needed for correctness.
+
+        units: conjunctions to look at; 512 take less than 2 ms. Returns whether more is to be done now.
+        """
+        return bool(kernels.sweep(self._m, units))
+
+    def __len__(self) -> int:
+        return self._get(layout.H_SUBSCRIPTIONS)
+
+    @property
+    def work(self) -> int:
+        """Units of maintenance done, ever: words moved, blocks split, conjunctions looked at. For tests of pauses."""
+        return self._get(layout.H_WORK)
+
+    def memory_bytes(self) -> int:
+        """Return the bytes in use: the mapping's pages up to each region's last item, and Python's own tables."""
+        used = sum(-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for _, end in self._regions())
+        names = sum(len(name) + 57 for name in self._attributes)
+        return used + names + 104 * 2 * len(self._attributes)
+
+    def check(self) -> None:
+        """Verify every invariant; costly, for tests. Raises AssertionError."""
+        from cluster.matching.check import check
+
+        check(self)
+
+    def _number_of(self, name: str) -> int:
+        number = self._attributes.get(name)
+        if number is None:
+            encoded = name.encode()
+            buffer = np.frombuffer(encoded, dtype=np.uint8)
+            number = int(kernels.attribute(self._m, address(buffer), len(encoded)))
+            if number >= 1 << 24:
+                raise MemoryError("the index knows as many attributes as it can")
+            self._attributes[name] = number
+            self._names[number] = name
+        return number
+
+    def _forget_attributes(self) -> None:
+        count = self._get(layout.H_FREED)
+        start = layout.S_FREED
+        numbers = np.frombuffer(self._map, dtype=np.uint32, count=count, offset=start).tolist()
+        for number in numbers:
+            del self._attributes[self._names.pop(number)]
+        self._set(layout.H_FREED, 0)
+
+    def _regions(self) -> list[tuple[int, int]]:
+        """Return (start, bytes in use) of the regions that grow with the index."""
+        conjunctions = self._get(layout.H_CONJUNCTIONS) + 1
+        leaves = self._get(layout.H_LEAVES)
+        predicates = self._get(layout.H_PREDICATES) + 1
+        attributes = self._get(layout.H_ATTRIBUTES) + 1
+        clusters = self._get(layout.H_CLUSTERS) + 1
+        sized = [(layout.LIVE, 16 * max(attributes, predicates)), (layout.LINKS, 8 * self._get(layout.H_LINKS))]
+        sized.append((layout.COUNTERS, 4 << 18 if conjunctions > 1 << 18 else 4 * conjunctions))
+        for region in (layout.C_POSITION, layout.C_SIBLING, layout.C_HASH, layout.C_NEXT):
+            sized.append((region, 4 * conjunctions))
+        for region in (layout.C_LEAF, layout.C_RECORD):
+            sized.append((region, 8 * conjunctions))
+        for region in (layout.O_SUBSCRIPTION, layout.O_CLIENT):
+            sized.append((region, 8 * 256 * leaves))
+        sized.append((layout.O_FIRST, 4 * 256 * leaves))
+        sized.append((layout.O_BITS, 32 * leaves))
+        for region in (layout.O_COUNT, layout.O_RANK, layout.O_LEAVES, layout.O_TOUCHED):
+            sized.append((region, 4 * leaves))
+        for region in (layout.P_META, layout.P_KEY, layout.P_BODY, layout.P_SEEN):
+            sized.append((region, 8 * predicates))
+        for region in (
+            layout.P_USES,
+            layout.P_CLUSTERS,
+            layout.P_OWNERS,
+            layout.P_LISTED,
+            layout.P_HASH,
+            layout.P_NEXT,
+        ):
+            sized.append((region, 4 * predicates))
+        for region in range(layout.A_NAME, layout.A_HEADS, 1 << layout.REGION_BITS):
+            sized.append((region, 8 * attributes))
+        for region in range(layout.K_KEY, layout.K_HEADS, 1 << layout.REGION_BITS):
+            sized.append((region, 8 * clusters if region <= layout.K_ROOT else 4 * clusters))
+        for region, cell in (
+            (layout.C_HEADS, layout.H_ID_BUCKETS),
+            (layout.P_HEADS, layout.H_PREDICATE_BUCKETS),
+            (layout.A_HEADS, layout.H_ATTRIBUTE_BUCKETS),
+            (layout.K_HEADS, layout.H_CLUSTER_BUCKETS),
+        ):
+            sized.append((region, 4 * self._get(cell)))
+        for index, size in enumerate(layout.POOL_SIZES):
+            used = self._get(layout.H_POOL_USED + 8 * index)
+            sized.append((layout.POOL + (index << layout.REGION_BITS), used * size))
+        return sized
+
+    def _trim(self) -> None:
+        """Give pages behind the regions' ends back to the system."""
+        for start, end in self._regions():
+            before = self._touched.get(start, 0)
+            if end > before:
+                self._touched[start] = end
+            elif before - end > max(end // 4, 1 << 16):
+                cut = start + -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+                length = start + before - cut
+                # At most 8 MB in one go, from the far end, so that giving back is no pause either.
+                length = min(length, 8 << 20) // mmap.PAGESIZE * mmap.PAGESIZE
+                far = start + -(-before // mmap.PAGESIZE) * mmap.PAGESIZE
+                if length:
+                    self._map.madvise(mmap.MADV_DONTNEED, far - length, length)
+                    self._touched[start] = before - length
+
+    def _get(self, cell: int) -> int:
+        return int(self._view[cell >> 3])
+
+    def _set(self, cell: int, value: int) -> None:
+        self._view[cell >> 3] = value
+
+
+def warm() -> None:
+    """Compile everything, or load it from the cache, so that no first message waits for it.
+
+    Cost: half a minute where nothing is cached yet, about a second otherwise. Run it once before starting several processes.
+    """
+    index = Index()
+    index.add(1, ((Kinds("a", ANY_KIND),),), 1)
+    index.match(Batch.of([{"a": 1}]))
+    index.fold(1)
+    index.remove(1)

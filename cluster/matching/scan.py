@@ -6,31 +6,12 @@ two check each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from cluster.language import geo
-from cluster.language.normal import (
-    ABSENT,
-    BOOL,
-    NULL,
-    NUMBER,
-    STRING,
-    AnyAtom,
-    Interval,
-    Kinds,
-    Member,
-    NormalForm,
-    Pattern,
-    StringInterval,
-)
-from cluster.language.patterns import string_test
+from cluster.language.holds import normal_matches
+from cluster.language.normal import NormalForm
 from cluster.matching.batch import Batch
 from cluster.matching.hits import Hits
-
-_MISSING = object()
-_KIND: dict[type, int] = {bool: BOOL, int: NUMBER, float: NUMBER, str: STRING, type(None): NULL, object: ABSENT}
 
 
 class Scan:
@@ -56,7 +37,7 @@ class Scan:
             rows.extend(
                 (place, client, subscription)
                 for subscription, (client, normal_form) in self._subscriptions.items()
-                if holds(normal_form, attributes)
+                if normal_matches(normal_form, attributes)
             )
         rows.sort()
         return Hits(
@@ -78,45 +59,3 @@ class Scan:
 
     def __len__(self) -> int:
         return len(self._subscriptions)
-
-
-def holds(normal_form: NormalForm, attributes: Mapping[str, object]) -> bool:
-    """Tell whether a conjunction holds for the attributes."""
-    return any(all(_holds(atom, attributes) for atom in conjunction) for conjunction in normal_form)
-
-
-def _holds(atom: AnyAtom, attributes: Mapping[str, object]) -> bool:
-    if isinstance(atom, Kinds):
-        return bool(_kind(attributes.get(atom.attribute, _MISSING)) & atom.mask)
-    if isinstance(atom, Interval):
-        return _between(atom, attributes.get(atom.attribute, _MISSING), NUMBER)
-    if isinstance(atom, StringInterval):
-        return _between(atom, attributes.get(atom.attribute, _MISSING), STRING)
-    if isinstance(atom, Member):
-        value = attributes.get(atom.attribute, _MISSING)
-        same_kind = [member for member in atom.values if _kind(member) == _kind(value)]
-        return bool(same_kind) and (value in same_kind) != atom.negated
-    if isinstance(atom, Pattern):
-        text = attributes.get(atom.attribute, _MISSING)
-        return isinstance(text, str) and string_test(atom.operator, atom.text)(text) != atom.negated
-    latitude = attributes.get(atom.latitude, _MISSING)
-    longitude = attributes.get(atom.longitude, _MISSING)
-    if _kind(latitude) != NUMBER or _kind(longitude) != NUMBER:
-        return False
-    assert isinstance(latitude, int | float)
-    assert isinstance(longitude, int | float)
-    near = geo.is_near(latitude, longitude, atom.centre_latitude, atom.centre_longitude, atom.metres)
-    return near != atom.negated
-
-
-def _kind(value: object) -> int:
-    return _KIND[type(value)]
-
-
-def _between(atom: Interval | StringInterval, value: object, kind: int) -> bool:
-    if _kind(value) != kind:
-        return False
-    low, high = atom.low, atom.high
-    if low is not None and not (value > low if atom.low_open else value >= low):  # type: ignore[operator]
-        return False
-    return high is None or bool(value < high if atom.high_open else value <= high)  # type: ignore[operator]

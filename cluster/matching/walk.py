@@ -14,8 +14,7 @@ The hash is seeded by a constant: whoever looks a name up compares its bytes too
 
 from __future__ import annotations
 
-from numba import njit
-
+from cluster.matching.compiled import compiled
 from cluster.matching.machine import (
     bits_of,
     float_from_bits32,
@@ -61,7 +60,7 @@ _ASCII = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte
 _FINITE = 0x7FF0000000000000
 
 
-@njit
+@compiled
 def tail_word(address: int, length: int, end: int) -> int:
     """Return the last `length` (1 to 7) bytes at the address as a word; reads nothing at or past `end`."""
     if address + 8 <= end:
@@ -72,7 +71,7 @@ def tail_word(address: int, length: int, end: int) -> int:
     return word
 
 
-@njit
+@compiled
 def hash_bytes(address: int, length: int, end: int) -> int:
     """Return the hash of `length` bytes; memory is readable up to `end`."""
     state = _SEED ^ length
@@ -85,7 +84,7 @@ def hash_bytes(address: int, length: int, end: int) -> int:
     return fold_multiply(state ^ _STEP, _SEED)
 
 
-@njit
+@compiled
 def is_utf8(address: int, length: int, end: int) -> bool:
     """Tell whether the bytes are UTF-8 as Python decodes it: shortest forms, no surrogates, up to U+10FFFF."""
     stop = address + length
@@ -124,7 +123,7 @@ def is_utf8(address: int, length: int, end: int) -> bool:
     return True
 
 
-@njit
+@compiled
 def _map_header(address: int, stop: int) -> tuple[int, int]:
     """Return (attributes, bytes of the header), or (-reason, 0)."""
     if address >= stop:
@@ -143,7 +142,7 @@ def _map_header(address: int, stop: int) -> tuple[int, int]:
     return -NOT_A_MAP, 0
 
 
-@njit
+@compiled
 def _string_header(address: int, stop: int) -> tuple[int, int]:
     """Return (bytes of the string, bytes of the header); (-1, 0) for another type, (-2, 0) for a cut."""
     lead = load8(address)
@@ -164,7 +163,7 @@ def _string_header(address: int, stop: int) -> tuple[int, int]:
     return -1, 0
 
 
-@njit
+@compiled
 def _walk_one(
     payload: int, start: int, stop: int, end: int, entries: int, names_max: int, name_max: int, string_max: int
 ) -> tuple[int, int, int]:
@@ -281,7 +280,7 @@ def _walk_one(
     return attributes, ACCEPTED, 0
 
 
-@njit
+@compiled
 def count_attributes(payload: int, size: int, lengths: int, count: int, names_max: int) -> int:
     """Return an upper bound of the attributes in all publications; -1 where the lengths do not add up to the size."""
     total = 0
@@ -296,7 +295,7 @@ def count_attributes(payload: int, size: int, lengths: int, count: int, names_ma
     return total if at == size else -1
 
 
-@njit
+@compiled
 def walk(
     payload: int,
     size: int,

@@ -1,0 +1,495 @@
+"""The match: each publication's values are set, the clusters they lead to visited, the hits read off in order.
+
+    set     names and values are looked up; what is present or true is stamped with the publication's number
+    visit   the clusters under each true predicate and each present attribute, and those under nothing
+    read    the bits that the visits left, by rank: that is the order of the output
+
+Only `set` costs anything for attributes and values that no subscription names, and that is one hash look-up each.
+"""
+
+from __future__ import annotations
+
+from cluster.matching import filing, predicates, records, strings, tiles
+from cluster.matching.compiled import compiled
+from cluster.matching.layout import (
+    A_BITS,
+    A_CLUSTERS,
+    A_KIND,
+    A_LISTED,
+    A_NUMBER,
+    A_SAMPLE,
+    A_SEEN,
+    A_TOKEN,
+    A_VALUES,
+    A_VERSION,
+    C_POSITION,
+    C_RECORD,
+    CACHE,
+    H_ALWAYS,
+    H_ATTRIBUTES,
+    H_CACHE_BYTES,
+    H_CACHE_HAND,
+    H_CHECKED,
+    H_LEAVES,
+    H_PREDICATES,
+    H_PUBLICATIONS,
+    H_STAMP,
+    H_TOTAL,
+    H_WASTED,
+    H_WEIGHT,
+    K_AFTER,
+    K_HEIGHT,
+    K_KEY,
+    K_ROOT,
+    LINKS,
+    LIVE,
+    O_BITS,
+    O_CLIENT,
+    O_LEAVES,
+    O_RANK,
+    O_SUBSCRIPTION,
+    O_TOUCHED,
+    P_BODY,
+    P_CLUSTERS,
+    P_LISTED,
+    P_OWNERS,
+    P_SEEN,
+    S_ACTIVE,
+    S_PRESENT,
+    S_STACK,
+    S_TRUE,
+    S_VALUES,
+)
+from cluster.matching.machine import (
+    count_bits,
+    double_of,
+    greater_equal_64,
+    less_equal_64,
+    load8,
+    load32,
+    load64,
+    load_double,
+    lowest_bit,
+    store8,
+    store32,
+    store64,
+    store_double,
+)
+from cluster.matching.pool import B_CAPACITY, B_COUNT, B_ITEMS, B_RESIDUE, PLAIN, acquire, release
+from cluster.matching.tiles import FAN, KEY_WORDS
+from cluster.matching.walk import ENTRY_BYTES, NIL, TEXT
+
+_NAN = float("nan")
+_LOW_32 = 0xFFFFFFFF
+_LEAF = 256  # order.LEAF
+_FEW = 6  # a leaf of at most this many entries is compared one by one
+_GROWTH = 1.0 + 1.0 / 8192.0  # the weight of a publication: after 5,700 newer ones one counts half
+_WEIGHT_MAX = 1e200
+
+# The cache of string values: which filed string conditions does this value make true?
+CACHE_SLOTS = 4096
+_CACHE_BYTES_MAX = 16 << 20
+_CACHED_VALUE_MAX = 1024
+_CACHED_TRUE_MAX = 4096
+_NODE_BOUNDS = B_ITEMS + 8 * FAN
+
+
+@compiled
+def _mark_strings(m: int, attribute: int, key: int, text: int, length: int, active: int) -> int:
+    """Mark the filed string conditions that a value makes true and append them to the active predicates.
+
+    A condition is evaluated once for a distinct value, as long as the value stays in the cache.
+    """
+    stamp = load64(m + H_STAMP)
+    version = load64(m + A_VERSION + 8 * attribute) << 24 | attribute
+    slot = m + CACHE + 24 * ((key ^ attribute) & (CACHE_SLOTS - 1))
+    ref = load64(slot + 16)
+    if not (
+        ref
+        and load64(slot) == key
+        and load64(slot + 8) == version
+        and load32(m + ref + 8) == length
+        and strings.equal(m + ref + 16, text, length)
+    ):
+        found = 0
+        predicate = load32(m + A_LISTED + 4 * attribute)
+        while predicate:
+            body = load64(m + P_BODY + 8 * predicate)
+            if strings.holds(m + body + 16, load64(m + body + 8), text, length):
+                store32(m + S_TRUE + 4 * found, predicate)
+                found += 1
+            predicate = load32(m + P_LISTED + 4 * predicate)
+        ref = 0
+        if length <= _CACHED_VALUE_MAX and found <= _CACHED_TRUE_MAX:
+            ref = _remember(m, slot, key, version, text, length, found)
+        if ref == 0:
+            for index in range(found):
+                predicate = load32(m + S_TRUE + 4 * index)
+                store32(m + S_ACTIVE + 4 * active, predicate)
+                store64(m + LIVE + 16 * predicate + 8, stamp)
+                active += 1
+            return active
+    at = m + ref + 16 + (length + 7) // 8 * 8
+    for index in range(load32(m + ref + 12)):
+        predicate = load32(at + 4 * index)
+        store32(m + S_ACTIVE + 4 * active, predicate)
+        store64(m + LIVE + 16 * predicate + 8, stamp)
+        active += 1
+    return active
+
+
+@compiled
+def forget(m: int, slot: int) -> None:
+    """Empty a slot of the cache."""
+    ref = load64(slot + 16)
+    if ref:
+        size = 16 + (load32(m + ref + 8) + 7) // 8 * 8 + 4 * load32(m + ref + 12)
+        store64(m + H_CACHE_BYTES, load64(m + H_CACHE_BYTES) - size)
+        store64(slot + 16, 0)
+        release(m, ref)
+
+
+@compiled
+def _remember(m: int, slot: int, key: int, version: int, text: int, length: int, found: int) -> int:
+    """Keep the conditions in S_TRUE as those that a value makes true; returns the block."""
+    forget(m, slot)
+    size = 16 + (length + 7) // 8 * 8 + 4 * found
+    while load64(m + H_CACHE_BYTES) + size > _CACHE_BYTES_MAX:
+        hand = load64(m + H_CACHE_HAND)
+        store64(m + H_CACHE_HAND, (hand + 1) & (CACHE_SLOTS - 1))
+        forget(m, m + CACHE + 24 * hand)
+    store64(m + H_CACHE_BYTES, load64(m + H_CACHE_BYTES) + size)
+    ref = acquire(m, size, slot + 16 - m, PLAIN)
+    store64(slot, key)
+    store64(slot + 8, version)
+    store32(m + ref + 8, length)
+    store32(m + ref + 12, found)
+    strings.copy(text, m + ref + 16, length)
+    at = m + ref + 16 + (length + 7) // 8 * 8
+    for index in range(found):
+        store32(at + 4 * index, load32(m + S_TRUE + 4 * index))
+    return ref
+
+
+@compiled
+def _set(m: int, payload: int, entry: int, attributes: int) -> tuple[int, int]:
+    """Set a publication's values; returns how many attributes are in S_PRESENT and predicates in S_ACTIVE."""
+    stamp = load64(m + H_STAMP) + 1
+    store64(m + H_STAMP, stamp)
+    store64(m + LIVE, stamp)
+    publications = load64(m + H_PUBLICATIONS) + 1
+    store64(m + H_PUBLICATIONS, publications)
+    weight = load_double(m + H_WEIGHT)
+    store_double(m + H_TOTAL, load_double(m + H_TOTAL) + weight)
+    store_double(m + H_WEIGHT, weight * _GROWTH)
+    present = 0
+    for index in range(attributes):
+        at = entry + ENTRY_BYTES * index
+        place = load64(at + 8)
+        attribute = predicates.find_attribute(m, load64(at), payload + (place & _LOW_32), (place >> 32) & 0xFFFF)
+        if attribute == 0:
+            continue
+        if load64(m + LIVE + 16 * attribute) != stamp:
+            store64(m + LIVE + 16 * attribute, stamp)
+            store32(m + S_PRESENT + 4 * present, attribute)
+            present += 1
+        # A name that comes twice: the last value counts, because tokens are looked up only below.
+        kind = place >> 48
+        store64(m + A_KIND + 8 * attribute, kind)
+        store64(m + A_BITS + 8 * attribute, load64(at + 16))
+        other = load64(at + 24)
+        if kind == TEXT:
+            store64(m + A_NUMBER + 8 * attribute, other)  # the hash, until the second pass has used it
+        else:
+            number = double_of(other) if kind > 1 else _NAN
+            store_double(m + A_NUMBER + 8 * attribute, number)
+    active = 0
+    sampled = publications < 512 or publications & 31 == 0
+    for index in range(present):
+        attribute = load32(m + S_PRESENT + 4 * index)
+        seen = m + A_SEEN + 8 * attribute
+        store_double(seen, load_double(seen) + weight)
+        kind = load64(m + A_KIND + 8 * attribute)
+        bits = load64(m + A_BITS + 8 * attribute)
+        text_hash = 0
+        if kind == TEXT:
+            text_hash = load64(m + A_NUMBER + 8 * attribute)
+            store_double(m + A_NUMBER + 8 * attribute, _NAN)
+        elif kind > 1 and sampled and load64(m + A_SAMPLE + 8 * attribute):
+            filing.add_to_sample(m, attribute, load_double(m + A_NUMBER + 8 * attribute))
+        token = 0
+        if kind != NIL and load32(m + A_VALUES + 4 * attribute):
+            token = predicates.find_equal(m, attribute, kind, bits, text_hash, payload + (bits & _LOW_32))
+            if token:
+                store64(m + LIVE + 16 * token + 8, stamp)
+                seen = m + P_SEEN + 8 * token
+                store_double(seen, load_double(seen) + weight)
+                if load32(m + P_CLUSTERS + 4 * token):
+                    store32(m + S_ACTIVE + 4 * active, token)
+                    active += 1
+                link = load32(m + P_OWNERS + 4 * token)
+                while link:
+                    owner = load32(m + LINKS + 8 * link)
+                    store64(m + LIVE + 16 * owner + 8, stamp)
+                    store32(m + S_ACTIVE + 4 * active, owner)
+                    active += 1
+                    link = load32(m + LINKS + 8 * link + 4)
+        store32(m + A_TOKEN + 4 * attribute, token)
+        if kind == TEXT and load32(m + A_LISTED + 4 * attribute):
+            active = _mark_strings(m, attribute, text_hash, payload + (bits & _LOW_32), bits >> 32, active)
+    return present, active
+
+
+@compiled
+def _hit(m: int, conjunction: int) -> None:
+    position = load32(m + C_POSITION + 4 * conjunction)
+    word = m + O_BITS + 8 * (position >> 6)
+    store64(word, load64(word) | 1 << (position & 63))
+    store8(m + O_TOUCHED + load32(m + O_RANK + 4 * (position >> 8)), 1)
+
+
+@compiled
+def _search_leaf(m: int, leaf: int, words: int, columns: int, whole: bool, payload: int) -> int:
+    """Hit the entries of a leaf that hold for the values in S_VALUES; returns how many.
+
+    leaf: address. words: address of the key's columns. whole: all bounds are known to hold.
+    """
+    count = load32(leaf + B_COUNT)
+    capacity = load32(leaf + B_CAPACITY)
+    mask = -1 if count == FAN else (1 << count) - 1
+    if not whole:
+        at = leaf + B_ITEMS + 8 * capacity
+        if count <= _FEW:
+            for column in range(columns):
+                value = load_double(m + S_VALUES + 8 * column)
+                upper = load64(words + 8 * column) & 1
+                for place in range(count):
+                    bound = load_double(at + 8 * place)
+                    if not (value <= bound if upper else bound <= value):
+                        mask &= ~(1 << place)
+                at += 8 * capacity
+        else:
+            for column in range(columns):
+                value = load_double(m + S_VALUES + 8 * column)
+                if load64(words + 8 * column) & 1:
+                    mask &= greater_equal_64(at, value)
+                else:
+                    mask &= less_equal_64(at, value)
+                if mask == 0:
+                    return 0
+                at += 8 * capacity
+    residue = mask & load64(leaf + B_RESIDUE)
+    mask ^= residue
+    hits = count_bits(mask)
+    items = leaf + B_ITEMS
+    while mask:
+        _hit(m, load32(items + 4 * lowest_bit(mask)))
+        mask &= mask - 1
+    if residue:
+        stamp = load64(m + H_STAMP)
+        guards = items + 4 * capacity
+        checked = 0
+        held = 0
+        while residue:
+            place = lowest_bit(residue)
+            residue &= residue - 1
+            if load64(m + LIVE + 8 * load32(guards + 4 * place)) == stamp:
+                conjunction = load32(items + 4 * place)
+                checked += 1
+                if records.holds(m, load64(m + C_RECORD + 8 * conjunction), payload):
+                    held += 1
+                    _hit(m, conjunction)
+        hits += held
+        store64(m + H_CHECKED, load64(m + H_CHECKED) + checked)
+        store64(m + H_WASTED, load64(m + H_WASTED) + checked - held)
+    return hits
+
+
+@compiled
+def _search_tree(m: int, root: int, height: int, words: int, columns: int, payload: int) -> int:
+    """Search below a node; returns hits."""
+    # A stack word: the block's ref, and in its low bits the height << 1 | whole.
+    stack = m + S_STACK
+    store64(stack, root | height << 1)
+    depth = 1
+    hits = 0
+    while depth:
+        depth -= 1
+        word = load64(stack + 8 * depth)
+        whole = word & 1
+        level = (word >> 1) & 7
+        block = m + (word & ~15)
+        if level == 0:
+            hits += _search_leaf(m, block, words, columns, whole != 0, payload)
+            continue
+        count = load32(block + B_COUNT)
+        some = -1 if count == FAN else (1 << count) - 1
+        every = some
+        if not whole:
+            at = block + _NODE_BOUNDS
+            for column in range(columns):
+                value = load_double(m + S_VALUES + 8 * column)
+                if load64(words + 8 * column) & 1:
+                    some &= greater_equal_64(at + 8 * FAN, value)
+                    every &= greater_equal_64(at, value)
+                else:
+                    some &= less_equal_64(at, value)
+                    every &= less_equal_64(at + 8 * FAN, value)
+                if some == 0:
+                    break
+                at += 16 * FAN
+        lower = (level - 1) << 1
+        while some:
+            place = lowest_bit(some)
+            some &= some - 1
+            child = load64(block + B_ITEMS + 8 * place)
+            store64(stack + 8 * depth, child | lower | ((every >> place) & 1))
+            depth += 1
+    return hits
+
+
+@compiled
+def _visit(m: int, first: int, payload: int) -> int:
+    """Search the clusters of a list; returns hits."""
+    stamp = load64(m + H_STAMP)
+    hits = 0
+    cluster = first
+    while cluster:
+        key = m + load64(m + K_KEY + 8 * cluster)
+        root = load64(m + K_ROOT + 8 * cluster)
+        height = load32(m + K_HEIGHT + 4 * cluster)
+        cluster = load32(m + K_AFTER + 4 * cluster)
+        columns = load32(key + tiles.KEY_COUNTS)
+        others = load32(key + tiles.KEY_COUNTS + 4)
+        words = key + KEY_WORDS
+        possible = True
+        for _ in range(others):
+            if not predicates.is_true(m, load64(words), payload):
+                possible = False
+                break
+            words += 8
+        if not possible:
+            continue
+        for column in range(columns):
+            attribute = load64(words + 8 * column) >> 1
+            value = load_double(m + A_NUMBER + 8 * attribute)
+            if load64(m + LIVE + 16 * attribute) != stamp or value != value:
+                possible = False
+                break
+            store_double(m + S_VALUES + 8 * column, value)
+        if not possible:
+            continue
+        if height == 0:
+            hits += _search_leaf(m, m + root, words, columns, columns == 0, payload)
+        else:
+            hits += _search_tree(m, root, height, words, columns, payload)
+    return hits
+
+
+@compiled
+def _clear(m: int) -> None:
+    """Clear all bits without reading them off."""
+    leaves = load64(m + H_LEAVES)
+    for rank in range(leaves):
+        if load8(m + O_TOUCHED + rank):
+            store8(m + O_TOUCHED + rank, 0)
+            word = m + O_BITS + 8 * (_LEAF // 64) * load32(m + O_LEAVES + 4 * rank)
+            for index in range(_LEAF // 64):
+                store64(word + 8 * index, 0)
+
+
+@compiled
+def _read(m: int, publication: int, clients: int, subscriptions: int, publications: int, row: int) -> int:
+    """Read the hits off in order, into rows from `row` on, and clear them; returns the row after the last."""
+    groups = (load64(m + H_LEAVES) + 7) >> 3
+    for group in range(groups):
+        touched = load64(m + O_TOUCHED + 8 * group)
+        if touched == 0:
+            continue
+        store64(m + O_TOUCHED + 8 * group, 0)
+        while touched:
+            bit = lowest_bit(touched)
+            touched &= touched - 1
+            leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
+            for index in range(_LEAF // 64):
+                word = m + O_BITS + 8 * (4 * leaf + index)
+                bits = load64(word)
+                if bits == 0:
+                    continue
+                store64(word, 0)
+                base = 8 * (_LEAF * leaf + 64 * index)
+                client_base = m + O_CLIENT + base
+                subscription_base = m + O_SUBSCRIPTION + base
+                while bits:
+                    offset = 8 * lowest_bit(bits)
+                    bits &= bits - 1
+                    store64(clients + 8 * row, load64(client_base + offset))
+                    store64(subscriptions + 8 * row, load64(subscription_base + offset))
+                    store32(publications + 4 * row, publication)
+                    row += 1
+    return row
+
+
+@compiled
+def _fade(m: int) -> None:
+    """Scale all weights down, long before they overflow; once in millions of publications."""
+    scale = 1.0 / load_double(m + H_WEIGHT)
+    store_double(m + H_WEIGHT, 1.0)
+    store_double(m + H_TOTAL, load_double(m + H_TOTAL) * scale)
+    for attribute in range(1, load64(m + H_ATTRIBUTES) + 1):
+        at = m + A_SEEN + 8 * attribute
+        store_double(at, load_double(at) * scale)
+    for predicate in range(1, load64(m + H_PREDICATES) + 1):
+        at = m + P_SEEN + 8 * predicate
+        store_double(at, load_double(at) * scale)
+
+
+@compiled
+def match(
+    m: int,
+    payload: int,
+    starts: int,
+    entries: int,
+    reasons: int,
+    first: int,
+    count: int,
+    publications: int,
+    clients: int,
+    subscriptions: int,
+    capacity: int,
+    result: int,
+) -> int:
+    """Match the publications first .. count - 1 of a batch into rows of three columns; returns the rows written.
+
+    Stops before the first publication whose hits may not fit into `capacity` rows. Writes to `result` the publication where it
+    stopped (count: all done) and an upper bound of that one's hits.
+    """
+    row = 0
+    place = first
+    needed = 0
+    if load_double(m + H_WEIGHT) > _WEIGHT_MAX:
+        _fade(m)
+    while place < count:
+        if load32(reasons + 4 * place) == 0:
+            start = load64(starts + 8 * place)
+            attributes = load64(starts + 8 * place + 8) - start
+            present, active = _set(m, payload, entries + ENTRY_BYTES * start, attributes)
+            hits = _visit(m, load32(m + H_ALWAYS), payload)
+            for index in range(active):
+                cluster = load32(m + P_CLUSTERS + 4 * load32(m + S_ACTIVE + 4 * index))
+                if cluster:
+                    hits += _visit(m, cluster, payload)
+            for index in range(present):
+                cluster = load32(m + A_CLUSTERS + 4 * load32(m + S_PRESENT + 4 * index))
+                if cluster:
+                    hits += _visit(m, cluster, payload)
+            if hits:
+                if row + hits > capacity:
+                    needed = hits
+                    _clear(m)
+                    break
+                row = _read(m, place, clients, subscriptions, publications, row)
+        place += 1
+    store64(result, place)
+    store64(result + 8, needed)
+    return row
