@@ -116,14 +116,14 @@ def one_answer_is_enough(replace: Replace) -> None:
     original = ExitPoint._join
 
     def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
-        original(self, matcher, _expecting(result, matcher.slot))
+        original(self, matcher, _changed(result, expect=[matcher.slot]))
 
     replace(ExitPoint, "_join", join)
 
 
-def _expecting(result: Any, slot: int) -> Any:
-    values = {name: getattr(result, name) for name in result.__struct_fields__}
-    return type(result)(**(values | {"expect": [slot]}))
+def _changed(message: Any, **values: Any) -> Any:
+    """Return the message with other values in these fields."""
+    return type(message)(**({name: getattr(message, name) for name in message.__struct_fields__} | values))
 
 
 @mutant("the exit point acknowledges on release, not when the connection points have taken the run", seeds=20)
@@ -393,12 +393,11 @@ def one_subscription_a_client(replace: Replace) -> None:
         for one in original(self, access_point, batch):
             assert isinstance(one, Send)
             result = one.message
-            counts = columns.u32(result.hits)
+            counts = columns.u32(result.matches)
             if len(counts) and counts.max() > 1:
-                hits = columns.u64(result.subscriptions)[columns.starts(counts)[:-1]]
-                values = {name: getattr(result, name) for name in result.__struct_fields__}
-                values |= {"hits": np.ones(len(counts), columns.U32).tobytes(), "subscriptions": hits.tobytes()}
-                one = Send(one.peer, type(result)(**values))
+                numbers = columns.u32(result.numbers)[columns.starts(counts)[:-1]]
+                ones = np.ones(len(counts), columns.U32)
+                one = Send(one.peer, _changed(result, matches=ones.tobytes(), numbers=numbers.tobytes()))
             out.append(one)
         return out
 
