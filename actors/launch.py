@@ -15,7 +15,9 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +72,12 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
 
     own = config.ray.address is None
     needed = math.ceil((len(expected_slots(config)) + 1) * config.ray.cpus_per_role)
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         _init_ray(ray, config, own, needed)
+        if threading.current_thread() is threading.main_thread():
+            # Ray puts its own handler there, which ends the process and leaves the cluster behind.
+            signal.signal(signal.SIGTERM, terminate)
     except Exception as error:
         raise KittiwakeError(f"Ray did not start: {error}") from error
     actors: list[Any] = []
@@ -168,7 +174,7 @@ async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Brok
         if status["lost"]:
             raise KittiwakeError("a role was lost while the cluster started")
         await asyncio.sleep(0.05)
-    _write_run_file(config, RunFile(config.name, os.getpid(), *address, secret.hex(), broker.endpoints))
+    _write_run_file(config, RunFile(config.name, os.getpid(), address[0], address[1], secret.hex(), broker.endpoints))
     return broker
 
 

@@ -62,18 +62,20 @@ def _leave(error: BaseException) -> None:
 
 
 def _node_address() -> str:
-    address: str = ray.util.get_node_ip_address()
+    util: Any = ray.util  # its functions are untyped
+    address: str = util.get_node_ip_address()
     return address
 
 
 class _Actor:
     """What the coordinator's and the roles' actors share."""
 
-    _shell: Shell
+    _shell: Shell | None = None  # until `start`
 
     async def stop(self) -> None:
         """Close every port and lane."""
-        await self._shell.stop()
+        if self._shell is not None:
+            await self._shell.stop()
 
     async def ping(self) -> int:
         """Return the process id."""
@@ -94,7 +96,8 @@ class CoordinatorActor(_Actor):
 
     async def drain(self) -> None:
         """Let the connection points say goodbye to their clients."""
-        self._shell.perform(self._machine.stop())
+        if self._shell is not None:
+            self._shell.perform(self._machine.stop())
 
     async def status(self) -> dict[str, Any]:
         """Return the machine's status document."""
