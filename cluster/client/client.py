@@ -550,9 +550,7 @@ class Client:
             self._broken(error)
 
     def _link_made(self, link: Link) -> None:
-        if link is not self._link:
-            link.end("the attempt was given up")
-            return
+        assert link is self._link, "an attempt began before the last one was over"
         self._protocol.connection_made()
         self._flush()
 

@@ -179,9 +179,18 @@ def test_a_small_window_slows_the_caller_down() -> None:
 def test_a_client_that_ends_ends_the_blocked_call() -> None:
     with serving(Behaviour(acknowledge=False, window=1)) as server, connect_sync(server.url) as client:
         subscription = client.subscribe("a")
+        much = threading.Event()
+
+        def source() -> Iterator[dict[str, int]]:
+            for n in range(100_000):
+                if n == 4000:
+                    much.set()
+                yield {"n": n}
+
         with concurrent.futures.ThreadPoolExecutor() as pool:
             reading = pool.submit(next, subscription)
-            publishing = pool.submit(client.publish_many, ({"n": n} for n in range(100_000)))
+            publishing = pool.submit(client.publish_many, source())
+            assert much.wait(10)
             server.until(lambda: server.broker.link.upto == 1)
             server.call(server.broker.link.send, frames.Bye("taken_over", "by another"))
             for future in (reading, publishing):

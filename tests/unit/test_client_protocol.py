@@ -481,14 +481,18 @@ def test_a_closed_stream_releases_what_still_comes() -> None:
     delivery, a, b = Delivery(8), Inbox(), Inbox()
     delivery.open(0, a)
     delivery.open(1, b)
+    assert delivery.notify(frame([0, 1], [0])) == {a, b}
+    delivery.took(b.queue.popleft())
     delivery.close(a)
+    assert delivery.taken == 2
     # Not answered yet: the broker still uses number 0, so b is not alone.
     assert delivery.notify(frame([0], [0, 1])) == {b}
-    assert delivery.taken == 1
+    assert delivery.taken == 3
     assert [notification.subscription_ids for notification in b.queue] == [(0, 1)]
+    assert not a.queue
     delivery.forget(0)
     assert delivery.notify(frame([1])) == {b}
-    assert delivery.taken == 1
+    assert delivery.taken == 3
 
 
 def test_the_wide_stream_takes_everything_while_it_is_open() -> None:
@@ -592,6 +596,7 @@ def test_a_conversation_in_any_cut() -> None:
         frame([0], [0]),
         Dropped("drop_oldest", 1, [(0, 1)]),
         Bye("shutdown", "until later"),
+        frame([0]),
     ]
     data = b"".join(map(encode_frame, conversation))
     for seed in range(50):
