@@ -129,6 +129,8 @@ class Lane:
 
     def connect(self, peer_received: int) -> None:
         """A connection stands; the peer has taken everything up to `peer_received`. Raises CodecError on nonsense."""
+        if peer_received < self._acknowledged:
+            raise CodecError(f"has taken {peer_received}, and acknowledged {self._acknowledged} before")
         self._settle(peer_received)
         self.connected = True
         self._told = self._received
@@ -198,3 +200,4 @@ class Lane:
             elif now_ms - self._progress_ms >= self._resend_ms:
                 self._progress_ms = now_ms
                 self._go_back()
+                self._tell()  # going back has thrown away what was to be told
