@@ -7,9 +7,9 @@ cleared of doubles at one place.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 
 from cluster.view import View
 
@@ -21,8 +21,9 @@ def access_point_of(view: View, client: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _chosen(publisher: str, slots: tuple[int, ...]) -> int:
+    # Not crc32: it is linear, so that the slots' scores would differ by constants and their shares by a factor of two.
     name = publisher.encode()
-    return max(slots, key=lambda slot: zlib.crc32(slot.to_bytes(2, "little"), zlib.crc32(name)))
+    return max(slots, key=lambda slot: blake2b(name, digest_size=8, salt=slot.to_bytes(2, "little")).digest())
 
 
 def exit_point_of(exit_points: Sequence[int], publisher: str) -> int:
