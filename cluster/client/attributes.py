@@ -10,7 +10,7 @@ has at hand may be a little richer; it is brought into that form here, or refuse
 
 The common case, a dict of plain values with known names, passes one tight loop and one call of the encoder; whatever
 is unusual about a map sends it the slow way, which gives the same bytes or the reason why not.
-Measured on one core of the 2-core development machine: 1.3 µs for 6 attributes, of them 0.4 in the encoder.
+Measured on one core of the 2-core development machine: 1.0 µs for 6 attributes, of them 0.25 in the encoder.
 """
 
 from __future__ import annotations
