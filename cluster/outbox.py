@@ -46,6 +46,10 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.run)
 
+    def costs(self) -> Column:
+        """Return each notification's part of the size."""
+        return self.lengths.astype(np.int64) + 24 + 4 * self.matches.astype(np.int64)
+
     def frame(self) -> Notify:
         """Return it as the client gets it."""
         return Notify(
@@ -174,7 +178,8 @@ class Outbox:
             places = np.flatnonzero(self._droppable_in(chunk))
             excess = max(self.queued - self._queue_messages, 0)
             if self._bytes > self._queue_bytes:
-                excess = max(excess, (self._bytes - self._queue_bytes) * len(chunk) // chunk.size + 1)
+                gained = np.cumsum(chunk.costs()[places])
+                excess = max(excess, int(np.searchsorted(gained, self._bytes - self._queue_bytes)) + 1)
             places = places[:excess]
             if len(places):
                 lost = chunk.select(places)
@@ -247,8 +252,7 @@ class Outbox:
         return out
 
     def _fitting(self, chunk: Chunk) -> int:
-        costs = chunk.lengths.astype(np.int64) + 24 + 4 * chunk.matches.astype(np.int64)
-        return int(np.searchsorted(np.cumsum(costs), self._frame_bytes, side="right"))
+        return int(np.searchsorted(np.cumsum(chunk.costs()), self._frame_bytes, side="right"))
 
     def consume(self, count: int) -> bool:
         """The client has taken `count` notifications in all. Returns False if that is impossible."""
