@@ -1,10 +1,15 @@
-"""Vector helpers for columns: little-endian arrays that travel inside `bytes`.
+"""Columns: little-endian arrays that travel inside `bytes`, as vectors and as plain Python numbers.
 
-No loop here runs over publications or hits but the one in `gather`, which joins slices of bytes.
+Vector work costs about a microsecond a call, whatever the length; plain Python about 0.05 a value. So what is done
+per hit is vector work, what is done per notification, of which there may be one or thousands, is plain.
 """
 
 from __future__ import annotations
 
+import sys
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -39,6 +44,14 @@ def starts(counts: Column) -> Column:
     return result
 
 
+def sizes(begins: Column, total: int) -> Column:
+    """Return the sizes of groups that begin at these places, the last one ending at `total`; uint32."""
+    result = np.empty(len(begins), U32)
+    np.subtract(begins[1:], begins[:-1], out=result[:-1], casting="unsafe")
+    result[-1:] = total - begins[-1:]
+    return result
+
+
 def ranges(first: Column, counts: Column) -> Column:
     """Return first[0], first[0]+1, ... (counts[0] of them), then first[1], ...; int64."""
     if not len(counts):
@@ -55,3 +68,27 @@ def gather(payload: bytes | memoryview, offsets: Column, chosen: Column) -> byte
     begins = offsets[chosen].tolist()
     ends = offsets[chosen + 1].tolist()
     return b"".join([payload[begin:end] for begin, end in zip(begins, ends, strict=True)])
+
+
+UINT32, UINT64 = "I", "Q"
+
+assert sys.byteorder == "little", "columns are little-endian, and so must the machine be"
+assert array(UINT32).itemsize == 4, "a column of uint32 is an array of unsigned ints"
+assert array(UINT64).itemsize == 8, "a column of uint64 is an array of unsigned long longs"
+
+
+def unpack(kind: str, data: bytes) -> list[int]:
+    """Return a column's numbers; kind is UINT32 or UINT64."""
+    column = array(kind)
+    column.frombytes(data)
+    return column.tolist()
+
+
+def pack(kind: str, numbers: Iterable[int]) -> bytes:
+    """Return the numbers as a column."""
+    return array(kind, numbers).tobytes()
+
+
+def cut(payload: bytes, lengths: list[int]) -> list[bytes]:
+    """Return the payload in slices of these lengths."""
+    return [payload[begin:end] for begin, end in pairwise(accumulate(lengths, initial=0))]

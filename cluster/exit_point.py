@@ -15,11 +15,10 @@ publisher's runs are acknowledged in order, cumulatively.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 
+from cluster.columns import UINT32, UINT64, pack, unpack
 from cluster.config import Config
 from cluster.messages import (
     CONNECTION_POINT,
@@ -40,9 +39,6 @@ from cluster.messages import (
     Send,
     slot_of,
 )
-
-assert sys.byteorder == "little", "columns are little-endian, and so must the machine be"
-assert array("I").itemsize == 4, "a column of uint32 is an array of unsigned ints"
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
@@ -288,8 +284,8 @@ class _Outgoing:
     """A Deliver in the making: publications in order, and per client which of them, with its numbers."""
 
     runs: list[tuple[str, int, int]] = field(default_factory=list)
-    run: array[int] = field(default_factory=lambda: array("I"))
-    sequence: array[int] = field(default_factory=lambda: array("Q"))
+    run: list[int] = field(default_factory=list)
+    sequence: list[int] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     clients: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     last: int = -1
@@ -297,7 +293,10 @@ class _Outgoing:
 
     def message(self) -> tuple[Deliver, int]:
         """Return the message and how many notifications it holds."""
-        sessions, counts, publication, matches = array("I"), array("I"), array("I"), array("I")
+        sessions: list[int] = []
+        counts: list[int] = []
+        publication: list[int] = []
+        matches: list[int] = []
         numbers: list[bytes] = []
         for client in sorted(self.clients):
             mine = self.clients[client]
@@ -309,14 +308,14 @@ class _Outgoing:
                 numbers.append(own)
         message = Deliver(
             self.runs,
-            self.run.tobytes(),
-            self.sequence.tobytes(),
-            array("I", map(len, self.payloads)).tobytes(),
+            pack(UINT32, self.run),
+            pack(UINT64, self.sequence),
+            pack(UINT32, map(len, self.payloads)),
             b"".join(self.payloads),
-            sessions.tobytes(),
-            counts.tobytes(),
-            publication.tobytes(),
-            matches.tobytes(),
+            pack(UINT32, sessions),
+            pack(UINT32, counts),
+            pack(UINT32, publication),
+            pack(UINT32, matches),
             b"".join(numbers),
         )
         return message, len(numbers)
@@ -331,13 +330,13 @@ def _merge(results: list[Result]) -> dict[int, tuple[bytes, dict[int, bytes]]]:
     for result in results:
         if not result.matched:
             continue
-        clients = _column("Q", result.clients)
-        matches = _column("I", result.matches)
+        clients = unpack(UINT64, result.clients)
+        matches = unpack(UINT32, result.matches)
         begin = at = number = 0
         for place, count, length in zip(
-            _column("I", result.matched),
-            _column("I", result.notifications),
-            _column("I", result.lengths),
+            unpack(UINT32, result.matched),
+            unpack(UINT32, result.notifications),
+            unpack(UINT32, result.lengths),
             strict=True,
         ):
             end = begin + length
@@ -354,9 +353,3 @@ def _merge(results: list[Result]) -> dict[int, tuple[bytes, dict[int, bytes]]]:
                 own[client] = numbers if other is None else other + numbers
             at += count
     return merged
-
-
-def _column(kind: str, data: bytes) -> array[int]:
-    column: array[int] = array(kind)
-    column.frombytes(data)
-    return column

@@ -27,63 +27,60 @@ from cluster.frames import Notify
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some notifications of one client, in columns as in Notify. It owns its bytes: a slow client keeps no
-    stranger's payload alive."""
+    """Some notifications of one client, in the columns of Notify, ready to be sent as they are.
+
+    It owns its bytes: a slow client keeps no stranger's payload alive.
+    """
 
     runs: list[tuple[str, int]]
-    run: Column
-    sequence: Column
-    lengths: Column
-    matches: Column
-    numbers: Column
+    run: bytes
+    sequence: bytes
+    lengths: bytes
+    matches: bytes
+    numbers: bytes
     payload: bytes
     size: int = field(init=False)
     """Bytes that it costs to keep."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", len(self.payload) + 24 * len(self.run) + 4 * len(self.numbers))
+        object.__setattr__(self, "size", len(self.payload) + 6 * len(self.run) + len(self.numbers))
 
     def __len__(self) -> int:
-        return len(self.run)
+        return len(self.run) >> 2
 
     def costs(self) -> Column:
         """Return each notification's part of the size."""
-        return self.lengths.astype(np.int64) + 24 + 4 * self.matches.astype(np.int64)
+        return columns.u32(self.lengths).astype(np.int64) + 24 + 4 * columns.u32(self.matches).astype(np.int64)
 
     def frame(self) -> Notify:
         """Return it as the client gets it."""
-        return Notify(
-            self.runs,
-            self.run.astype(U32, copy=False).tobytes(),
-            self.sequence.tobytes(),
-            self.lengths.astype(U32, copy=False).tobytes(),
-            self.matches.astype(U32, copy=False).tobytes(),
-            self.numbers.astype(U32, copy=False).tobytes(),
-            self.payload,
-        )
+        return Notify(self.runs, self.run, self.sequence, self.lengths, self.matches, self.numbers, self.payload)
 
     def select(self, chosen: Column) -> Chunk:
         """Return the notifications at these places (ascending)."""
-        offsets = columns.starts(self.lengths)
-        places = columns.starts(self.matches)
+        lengths, matches = columns.u32(self.lengths), columns.u32(self.matches)
+        places = columns.starts(matches)
         return Chunk(
             self.runs,
-            self.run[chosen],
-            self.sequence[chosen],
-            self.lengths[chosen],
-            self.matches[chosen],
-            self.numbers[columns.ranges(places[chosen], self.matches[chosen])],
-            columns.gather(self.payload, offsets, chosen),
+            columns.u32(self.run)[chosen].tobytes(),
+            columns.u64(self.sequence)[chosen].tobytes(),
+            lengths[chosen].tobytes(),
+            matches[chosen].tobytes(),
+            columns.u32(self.numbers)[columns.ranges(places[chosen], matches[chosen])].tobytes(),
+            columns.gather(self.payload, columns.starts(lengths), chosen),
         )
 
     def only(self, live: Column) -> Chunk:
         """Return it without the hits of subscriptions that are not `live` (a mask by number), and without
         notifications that lose all their hits by that."""
-        kept = live[self.numbers]
+        numbers = columns.u32(self.numbers)
+        kept = live[numbers]
         if kept.all():
             return self
-        matches = np.add.reduceat(kept.astype(np.int64), columns.starts(self.matches)[:-1])
-        return replace(self, matches=matches, numbers=self.numbers[kept]).select(np.flatnonzero(matches))
+        begins = columns.starts(columns.u32(self.matches))[:-1]
+        matches = np.add.reduceat(kept.astype(U32), begins, dtype=U32)
+        left = replace(self, matches=matches.tobytes(), numbers=numbers[kept].tobytes())
+        return left.select(np.flatnonzero(matches))
 
 
 class Drops(NamedTuple):
@@ -205,13 +202,14 @@ class Outbox:
                 self._queue.append((position, rest))
 
     def _droppable_in(self, chunk: Chunk) -> Column:
-        known = np.minimum(chunk.numbers, len(self._droppable) - 1)
-        droppable = self._droppable[known] & (chunk.numbers < len(self._droppable))
-        result: Column = np.logical_and.reduceat(droppable, columns.starts(chunk.matches)[:-1])
+        numbers = columns.u32(chunk.numbers)
+        known = np.minimum(numbers, len(self._droppable) - 1)
+        droppable = self._droppable[known] & (numbers < len(self._droppable))
+        result: Column = np.logical_and.reduceat(droppable, columns.starts(columns.u32(chunk.matches))[:-1])
         return result
 
     def _count(self, lost: Chunk) -> None:
-        numbers, counts = np.unique(lost.numbers, return_counts=True)
+        numbers, counts = np.unique(columns.u32(lost.numbers), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             self._drops[number] = self._drops.get(number, 0) + count
         self._dropped_untold += len(lost)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cluster.columns import U32, U64
+from cluster.columns import UINT32, UINT64, pack
 from cluster.outbox import Chunk, Drops, Outbox, Position
 
 
@@ -30,11 +30,11 @@ class Item:
 def chunk_of(items: list[Item]) -> Chunk:
     return Chunk(
         [("publisher", 7)],
-        np.zeros(len(items), U32),
-        np.array([item.sequence for item in items], U64),
-        np.array([len(item.payload) for item in items], U32),
-        np.array([len(item.numbers) for item in items], U32),
-        np.array([number for item in items for number in item.numbers], U32),
+        pack(UINT32, [0] * len(items)),
+        pack(UINT64, [item.sequence for item in items]),
+        pack(UINT32, [len(item.payload) for item in items]),
+        pack(UINT32, [len(item.numbers) for item in items]),
+        pack(UINT32, [number for item in items for number in item.numbers]),
         b"".join(item.payload for item in items),
     )
 
