@@ -256,12 +256,3 @@ def test_impossible_counts_are_refused() -> None:
     assert outbox.consume(1)
     assert not outbox.consume(0)
     assert outbox.consume(2)
-
-
-def test_a_kept_chunk_holds_no_more_than_its_own_bytes() -> None:
-    """What is cut off a large chunk must not keep the large one's columns alive."""
-    items = [Item(place, place, (0,), b"x" * 100) for place in range(1, 1001)]
-    chunk = chunk_of(items).select(np.arange(3))
-    for column in (chunk.run, chunk.sequence, chunk.lengths, chunk.matches, chunk.numbers):
-        assert column.base is None or column.base.nbytes <= 64
-    assert len(chunk.payload) == 300
