@@ -104,7 +104,7 @@ class Flow(Settings, frozen=True):
     publish_window, publish_window_bytes: unacknowledged publications of one client.
     publish_pool_bytes: their bytes over all clients of a connection point; as it fills, windows shrink down to
                         publish_floor_bytes.
-    receive_window:     the largest number of unconsumed notifications that a client may ask for.
+    receive_window:     unconsumed notifications that a client is sent, whatever more it asks for.
     flight_bytes:       written to one client and not yet reported as consumed.
     queue_messages, queue_bytes: waiting for one client beyond that; then the subscription's policy decides.
     stall_ms:           a client with policy block that consumes nothing for so long, while others wait for it,

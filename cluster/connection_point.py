@@ -306,10 +306,8 @@ class ConnectionPoint:
             raise Refusal("client_id", "a client id has 1 to 128 bytes, all printable")
         if not 0 <= hello.instance < 1 << 64:
             raise Refusal("malformed", "an instance is 0 <= instance < 2**64")
-        if not 1 <= hello.receive_window <= self._flow.receive_window:
-            raise Refusal(
-                "malformed", f"a receive window of {hello.receive_window}, allowed is 1 to {self._flow.receive_window}"
-            )
+        if hello.receive_window < 1:
+            raise Refusal("malformed", f"a receive window of {hello.receive_window}")
         older = self._by_client_id.get(hello.client_id)
         if older is not None:
             self._take_over(older)
@@ -323,7 +321,7 @@ class ConnectionPoint:
             hello.instance,
             Peer(ACCESS_POINT, access_point_of(self._view, key)),
             Outbox(
-                window=hello.receive_window,
+                window=min(hello.receive_window, self._flow.receive_window),
                 flight_bytes=self._flow.flight_bytes,
                 queue_messages=self._flow.queue_messages,
                 queue_bytes=self._flow.queue_bytes,

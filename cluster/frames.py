@@ -49,7 +49,8 @@ class Hello(Frame, frozen=True, array_like=True, tag=1, gc=False):
     client_id:      1 to 128 printable bytes; the publisher's name that subscribers see. The newest connection wins.
     instance:       drawn at random by the client when it is created and kept over its reconnects, so that
                     (client_id, instance, sequence) names a publication for good and a resend is recognised.
-    receive_window: notifications that the client takes beyond what it has reported as consumed.
+    receive_window: notifications that the client takes beyond what it has reported as consumed; it may be
+                    sent fewer.
     """
 
     version: int
