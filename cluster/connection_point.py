@@ -280,11 +280,13 @@ class ConnectionPoint:
             case frames.Publish():
                 self._publish(session, frame, now_us)
             case frames.Consumed(count):
+                before = session.outbox.consumed
                 if not session.outbox.consume(count):
                     raise Refusal(
                         "malformed", f"{count} notifications reported as consumed, {session.outbox.sent} were sent"
                     )
-                session.stalled_ms = None
+                if count > before:
+                    session.stalled_ms = None
                 self._touched[session.key & SESSION_MASK] = session
             case frames.Subscribe():
                 self._subscribe(session, frame)
@@ -576,6 +578,8 @@ class ConnectionPoint:
                 else:
                     del self._held[token]
                     self._delivered.setdefault(token[0], []).append(token[1])
+        if not session.holds:
+            session.stalled_ms = None
 
     # Rounds ------------------------------------------------------------------------------------------------------
 
