@@ -60,9 +60,11 @@ class Chunk:
         """Return the notifications at these places (ascending)."""
         lengths, matches = columns.u32(self.lengths), columns.u32(self.matches)
         places = columns.starts(matches)
+        # Only the runs that are left: a client with a small window would get the names of all with every frame.
+        used, run = np.unique(columns.u32(self.run)[chosen], return_inverse=True)
         return Chunk(
-            self.runs,
-            columns.u32(self.run)[chosen].tobytes(),
+            [self.runs[place] for place in used.tolist()],
+            run.astype(U32).tobytes(),
             columns.u64(self.sequence)[chosen].tobytes(),
             lengths[chosen].tobytes(),
             matches[chosen].tobytes(),
