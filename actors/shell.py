@@ -40,6 +40,9 @@ from cluster.messages import (
 
 TICK_S = 0.05
 REDIAL_S = 0.1
+CLIENT_BUFFER_BYTES = 8 << 20
+"""What may wait in a client's socket. Notifications are bounded by credit long before; a client that asks on and on and
+never reads the answers is cut off here."""
 LINGER_S = 5.0
 """How long a closed client may take to read what was written before the socket is cut."""
 
@@ -92,6 +95,7 @@ class Shell:
         self._clients: dict[int, ClientProtocol] = {}
         self._client_out: dict[int, list[bytes]] = {}
         self._next_client = 1
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._drain_due = False
         self._stopped = False
         self._server: asyncio.Server | None = None
@@ -198,7 +202,8 @@ class Shell:
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._loop.create_task(work)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
         return task
 
     def _tick(self) -> None:
@@ -393,6 +398,8 @@ class ClientProtocol(asyncio.Protocol):
         """Write the pieces in order."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(data)
+            if self._transport.get_write_buffer_size() > CLIENT_BUFFER_BYTES:
+                self._transport.abort()
 
     def close(self) -> None:
         """Close once what was written has gone out, at the latest after LINGER_S."""
