@@ -219,8 +219,11 @@ class _Checker:
                     bound = self._double(block + pool.B_ITEMS + 8 * capacity * (1 + column) + 8 * place)
                     assert (word, bound) in self._columns[conjunction]
                     bounds[column] = (min(bounds[column][0], bound), max(bounds[column][1], bound))
+            if capacity == 64:
+                self._check_codes(block, columns, count)
             return conjunctions, bounds
         assert self._get(block) & 7 == pool.NODE
+        assert capacity in (8, 64)
         conjunctions = []
         below = []
         for place in range(count):
@@ -229,13 +232,29 @@ class _Checker:
             conjunctions += inner
             below.append(bounds)
             for column in range(columns):
-                where = block + pool.B_ITEMS + 512 + 1024 * column + 8 * place
-                stated = (self._double(where), self._double(where + 512))
+                where = block + pool.B_ITEMS + 8 * capacity * (1 + 2 * column) + 8 * place
+                stated = (self._double(where), self._double(where + 8 * capacity))
                 assert stated == bounds[column], f"bounds {stated} of a child that has {bounds[column]}"
         return conjunctions, [
             (min(bounds[column][0] for bounds in below), max(bounds[column][1] for bounds in below))
             for column in range(columns)
         ]
+
+    def _check_codes(self, leaf: int, columns: int, count: int) -> None:
+        """Check that the codes of a leaf of 64 are in the order of the bounds, and are what a value would get."""
+        ranges = leaf + pool.B_ITEMS + 512 * (1 + columns)
+        for column in range(columns):
+            start, scale = self._double(ranges + 16 * column), self._double(ranges + 16 * column + 8)
+            pairs = []
+            for place in range(count):
+                bound = self._double(leaf + pool.B_ITEMS + 512 * (1 + column) + 8 * place)
+                code = self._map[ranges + 16 * columns + 64 * column + place]
+                assert bound >= start
+                assert code == (min(254, int(min((bound - start) * scale, 255.0))) if scale else 0)
+                assert scale or bound == start
+                pairs.append((bound, code))
+            pairs.sort()
+            assert [code for _, code in pairs] == sorted(code for _, code in pairs)
 
     # ---- predicates and attributes ----
 

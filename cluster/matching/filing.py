@@ -83,8 +83,8 @@ from cluster.matching.tiles import (
 )
 
 _VISIT_NS = 40.0
-_COMPARE_NS = 0.5
-_VERIFY_NS = 15.0
+_COMPARE_NS = 0.15
+_VERIFY_NS = 40.0
 _SIBLINGS_MIN = 24
 _MOVE_BELOW = 0.6  # a sweep moves a conjunction when the new cost is below this share of the old one
 _PRIOR = 16.0  # weight of the guesses, in publications

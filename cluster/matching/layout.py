@@ -134,7 +134,8 @@ POOL = _region()  # first of the pools of blocks, by size. See pool.py
     H_FREED,  # attributes freed by the call at hand; their numbers are in SCRATCH + S_FREED
     H_CACHE_BYTES,
     H_CACHE_HAND,
-) = (HEADER + 8 * index for index in range(38))
+    H_READ_ALL,  # the publication at hand has so many hits that all bits are to be read
+) = (HEADER + 8 * index for index in range(39))
 H_POOL_USED = HEADER + 1024  # blocks used, by size class
 H_POOL_BYTES = HEADER + 2048  # bytes a block, by size class
 

@@ -16,7 +16,6 @@ from numba import types
 from numba.extending import intrinsic
 
 _I8, _I32, _I64, _F64 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType()
-_LANES = 64
 
 
 def _load(kind: Any, extend: bool, result: Any) -> Callable[..., Any]:
@@ -185,22 +184,66 @@ def fold_multiply(typingctx: Any, left: Any, right: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-def _compare_64(operator: str) -> Callable[..., Any]:
+def _compare(operator: str, lanes: int) -> Callable[..., Any]:
     def define(typingctx: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            vector = ir.VectorType(_F64, _LANES)
+            vector = ir.VectorType(_F64, lanes)
             loaded = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=8)
             one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[1], ir.Constant(_I32, 0))
-            zeros = ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
+            zeros = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
             spread = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
-            return builder.bitcast(builder.fcmp_ordered(operator, loaded, spread), _I64)
+            outcomes = builder.fcmp_ordered(operator, loaded, spread)
+            bits = builder.bitcast(outcomes, ir.IntType(lanes))
+            return bits if lanes == 64 else builder.zext(bits, _I64)
 
         return types.int64(types.int64, types.float64), generate
 
     return define
 
 
-less_equal_64 = intrinsic(_compare_64("<="))
-"""Bit j is set where the j-th double at the address is <= the value; none for a NaN."""
-greater_equal_64 = intrinsic(_compare_64(">="))
-"""Bit j is set where the j-th double at the address is >= the value; none for a NaN."""
+# Bit j is set where the j-th double at the address is <= (>=) the value; none for a NaN.
+less_equal_8 = intrinsic(_compare("<=", 8))
+less_equal_16 = intrinsic(_compare("<=", 16))
+less_equal_32 = intrinsic(_compare("<=", 32))
+less_equal_64 = intrinsic(_compare("<=", 64))
+greater_equal_8 = intrinsic(_compare(">=", 8))
+greater_equal_16 = intrinsic(_compare(">=", 16))
+greater_equal_32 = intrinsic(_compare(">=", 32))
+greater_equal_64 = intrinsic(_compare(">=", 64))
+
+
+def _compare_bytes(operator: str) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector = ir.VectorType(_I8, 64)
+            loaded = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=1)
+            byte = builder.trunc(arguments[1], _I8)
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), byte, ir.Constant(_I32, 0))
+            zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+            spread = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+            return builder.bitcast(builder.icmp_unsigned(operator, loaded, spread), _I64)
+
+        return types.int64(types.int64, types.int64), generate
+
+    return define
+
+
+# Bit j is set where the j-th of 64 bytes at the address is below (equal to) the value, 0..255.
+bytes_below = intrinsic(_compare_bytes("<"))
+bytes_equal = intrinsic(_compare_bytes("=="))
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _I8.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        place = builder.inttoptr(arguments[0], pointer)
+        # for reading, into all levels of the cache, data
+        builder.call(function, [place, ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate

@@ -33,6 +33,7 @@ from cluster.matching.layout import (
     H_LEAVES,
     H_PREDICATES,
     H_PUBLICATIONS,
+    H_READ_ALL,
     H_STAMP,
     H_TOTAL,
     H_WASTED,
@@ -61,15 +62,23 @@ from cluster.matching.layout import (
     S_VALUES,
 )
 from cluster.matching.machine import (
+    bytes_below,
+    bytes_equal,
     count_bits,
     double_of,
+    greater_equal_8,
+    greater_equal_16,
+    greater_equal_32,
     greater_equal_64,
+    less_equal_8,
+    less_equal_16,
+    less_equal_32,
     less_equal_64,
-    load8,
     load32,
     load64,
     load_double,
     lowest_bit,
+    prefetch,
     store8,
     store32,
     store64,
@@ -82,7 +91,7 @@ from cluster.matching.walk import ENTRY_BYTES, NIL, TEXT
 _NAN = float("nan")
 _LOW_32 = 0xFFFFFFFF
 _LEAF = 256  # order.LEAF
-_FEW = 6  # a leaf of at most this many entries is compared one by one
+_DENSE = 48  # hits in a leaf times this above the leaves of the order: reading all bits costs less than marking
 _GROWTH = 1.0 + 1.0 / 8192.0  # the weight of a publication: after 5,700 newer ones one counts half
 _WEIGHT_MAX = 1e200
 
@@ -91,7 +100,7 @@ CACHE_SLOTS = 4096
 _CACHE_BYTES_MAX = 16 << 20
 _CACHED_VALUE_MAX = 1024
 _CACHED_TRUE_MAX = 4096
-_NODE_BOUNDS = B_ITEMS + 8 * FAN
+_WHOLE_COLUMNS_MAX = 6  # with more columns hardly ever does a whole block hold
 
 
 @compiled
@@ -242,10 +251,91 @@ def _set(m: int, payload: int, entry: int, attributes: int) -> tuple[int, int]:
 
 @compiled
 def _hit(m: int, conjunction: int) -> None:
+    """Set the bit of a conjunction's subscription and touch its leaf."""
     position = load32(m + C_POSITION + 4 * conjunction)
     word = m + O_BITS + 8 * (position >> 6)
     store64(word, load64(word) | 1 << (position & 63))
     store8(m + O_TOUCHED + load32(m + O_RANK + 4 * (position >> 8)), 1)
+
+
+@compiled
+def _hit_many(m: int, items: int, mask: int, count: int) -> None:
+    """Set the bits of many conjunctions of a leaf; their leaves are not touched, as all will be read."""
+    if mask == -1 or mask == (1 << count) - 1:
+        for place in range(count):
+            position = load32(m + C_POSITION + 4 * load32(items + 4 * place))
+            word = m + O_BITS + 8 * (position >> 6)
+            store64(word, load64(word) | 1 << (position & 63))
+        return
+    while mask:
+        position = load32(m + C_POSITION + 4 * load32(items + 4 * lowest_bit(mask)))
+        word = m + O_BITS + 8 * (position >> 6)
+        store64(word, load64(word) | 1 << (position & 63))
+        mask &= mask - 1
+
+
+@compiled
+def _at_most(at: int, count: int, value: float) -> int:
+    """Return which of `count` doubles are <= the value; bits from `count` on are arbitrary."""
+    if count > 32:
+        return less_equal_64(at, value)
+    if count > 16:
+        return less_equal_32(at, value)
+    if count > 8:
+        return less_equal_16(at, value)
+    return less_equal_8(at, value)
+
+
+@compiled
+def _at_least(at: int, count: int, value: float) -> int:
+    """Return which of `count` doubles are >= the value; bits from `count` on are arbitrary."""
+    if count > 32:
+        return greater_equal_64(at, value)
+    if count > 16:
+        return greater_equal_32(at, value)
+    if count > 8:
+        return greater_equal_16(at, value)
+    return greater_equal_8(at, value)
+
+
+@compiled
+def _compare_codes(m: int, leaf: int, words: int, columns: int, mask: int) -> int:
+    """Return which of the entries in the mask hold, of a leaf of 64: by their codes, and by their bounds where codes are equal."""
+    ranges = tiles.codes_at(leaf, columns)
+    codes = ranges + 16 * columns
+    unsure = 0
+    for column in range(columns):
+        value = load_double(m + S_VALUES + 8 * column)
+        code = tiles.code_of(value, load_double(ranges), load_double(ranges + 8))
+        if load64(words + 8 * column) & 1:
+            if code == 255:
+                return 0
+            if code >= 0:
+                mask &= ~bytes_below(codes, code)
+                unsure |= bytes_equal(codes, code)
+        elif code < 0:
+            return 0
+        elif code < 255:
+            equal = bytes_equal(codes, code)
+            mask &= bytes_below(codes, code) | equal
+            unsure |= equal
+        if mask == 0:
+            return 0
+        ranges += 16
+        codes += FAN
+    unsure &= mask
+    while unsure:
+        place = lowest_bit(unsure)
+        unsure &= unsure - 1
+        at = leaf + B_ITEMS + 8 * FAN + 8 * place
+        for column in range(columns):
+            value = load_double(m + S_VALUES + 8 * column)
+            bound = load_double(at)
+            if not (value <= bound if load64(words + 8 * column) & 1 else bound <= value):
+                mask &= ~(1 << place)
+                break
+            at += 8 * FAN
+    return mask
 
 
 @compiled
@@ -258,51 +348,53 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, whole: bool, paylo
     capacity = load32(leaf + B_CAPACITY)
     mask = -1 if count == FAN else (1 << count) - 1
     if not whole:
-        at = leaf + B_ITEMS + 8 * capacity
-        if count <= _FEW:
-            for column in range(columns):
-                value = load_double(m + S_VALUES + 8 * column)
-                upper = load64(words + 8 * column) & 1
-                for place in range(count):
-                    bound = load_double(at + 8 * place)
-                    if not (value <= bound if upper else bound <= value):
-                        mask &= ~(1 << place)
-                at += 8 * capacity
+        if capacity == FAN:
+            mask = _compare_codes(m, leaf, words, columns, mask)
         else:
+            at = leaf + B_ITEMS + 8 * capacity
             for column in range(columns):
                 value = load_double(m + S_VALUES + 8 * column)
                 if load64(words + 8 * column) & 1:
-                    mask &= greater_equal_64(at, value)
+                    mask &= greater_equal_16(at, value)
                 else:
-                    mask &= less_equal_64(at, value)
-                if mask == 0:
-                    return 0
+                    mask &= less_equal_16(at, value)
                 at += 8 * capacity
+        if mask == 0:
+            return 0
     residue = mask & load64(leaf + B_RESIDUE)
     mask ^= residue
     hits = count_bits(mask)
     items = leaf + B_ITEMS
-    while mask:
-        _hit(m, load32(items + 4 * lowest_bit(mask)))
-        mask &= mask - 1
+    if hits * _DENSE > load64(m + H_LEAVES):
+        store64(m + H_READ_ALL, 1)
+        _hit_many(m, items, mask, count)
+    else:
+        while mask:
+            _hit(m, load32(items + 4 * lowest_bit(mask)))
+            mask &= mask - 1
     if residue:
-        stamp = load64(m + H_STAMP)
-        guards = items + 4 * capacity
-        checked = 0
-        held = 0
-        while residue:
-            place = lowest_bit(residue)
-            residue &= residue - 1
-            if load64(m + LIVE + 8 * load32(guards + 4 * place)) == stamp:
-                conjunction = load32(items + 4 * place)
-                checked += 1
-                if records.holds(m, load64(m + C_RECORD + 8 * conjunction), payload):
-                    held += 1
-                    _hit(m, conjunction)
-        hits += held
-        store64(m + H_CHECKED, load64(m + H_CHECKED) + checked)
-        store64(m + H_WASTED, load64(m + H_WASTED) + checked - held)
+        hits += _verify(m, items, items + 4 * capacity, residue, payload)
     return hits
+
+
+@compiled
+def _verify(m: int, items: int, guards: int, mask: int, payload: int) -> int:
+    """Hit the entries whose records hold; returns how many."""
+    stamp = load64(m + H_STAMP)
+    checked = 0
+    held = 0
+    while mask:
+        place = lowest_bit(mask)
+        mask &= mask - 1
+        if load64(m + LIVE + 8 * load32(guards + 4 * place)) == stamp:
+            conjunction = load32(items + 4 * place)
+            checked += 1
+            if records.holds(m, load64(m + C_RECORD + 8 * conjunction), payload):
+                held += 1
+                _hit(m, conjunction)
+    store64(m + H_CHECKED, load64(m + H_CHECKED) + checked)
+    store64(m + H_WASTED, load64(m + H_WASTED) + checked - held)
+    return held
 
 
 @compiled
@@ -323,26 +415,36 @@ def _search_tree(m: int, root: int, height: int, words: int, columns: int, paylo
             hits += _search_leaf(m, block, words, columns, whole != 0, payload)
             continue
         count = load32(block + B_COUNT)
+        capacity = load32(block + B_CAPACITY)
         some = -1 if count == FAN else (1 << count) - 1
         every = some
         if not whole:
-            at = block + _NODE_BOUNDS
+            at = block + B_ITEMS + 8 * capacity
+            if columns > _WHOLE_COLUMNS_MAX:
+                every = 0
             for column in range(columns):
                 value = load_double(m + S_VALUES + 8 * column)
                 if load64(words + 8 * column) & 1:
-                    some &= greater_equal_64(at + 8 * FAN, value)
-                    every &= greater_equal_64(at, value)
+                    some &= _at_least(at + 8 * capacity, count, value)
+                    if every:
+                        every &= _at_least(at, count, value)
                 else:
-                    some &= less_equal_64(at, value)
-                    every &= less_equal_64(at + 8 * FAN, value)
+                    some &= _at_most(at, count, value)
+                    if every:
+                        every &= _at_most(at + 8 * capacity, count, value)
                 if some == 0:
                     break
-                at += 16 * FAN
+                at += 16 * capacity
         lower = (level - 1) << 1
+        codes = tiles.codes_at(0, columns)
         while some:
             place = lowest_bit(some)
             some &= some - 1
             child = load64(block + B_ITEMS + 8 * place)
+            prefetch(m + child)
+            prefetch(m + child + 64)
+            prefetch(m + child + codes)
+            prefetch(m + child + codes + 64)
             store64(stack + 8 * depth, child | lower | ((every >> place) & 1))
             depth += 1
     return hits
@@ -391,42 +493,57 @@ def _clear(m: int) -> None:
     """Clear all bits without reading them off."""
     leaves = load64(m + H_LEAVES)
     for rank in range(leaves):
-        if load8(m + O_TOUCHED + rank):
-            store8(m + O_TOUCHED + rank, 0)
-            word = m + O_BITS + 8 * (_LEAF // 64) * load32(m + O_LEAVES + 4 * rank)
-            for index in range(_LEAF // 64):
-                store64(word + 8 * index, 0)
+        store8(m + O_TOUCHED + rank, 0)
+    for word in range(leaves * (_LEAF // 64)):
+        store64(m + O_BITS + 8 * word, 0)
+    store64(m + H_READ_ALL, 0)
+
+
+@compiled
+def _read_leaf(m: int, leaf: int, clients: int, subscriptions: int, row: int) -> int:
+    """Read a leaf's hits off and clear them; returns the row after the last."""
+    for index in range(_LEAF // 64):
+        word = m + O_BITS + 8 * (4 * leaf + index)
+        bits = load64(word)
+        if bits == 0:
+            continue
+        store64(word, 0)
+        base = 8 * (_LEAF * leaf + 64 * index)
+        client_base = m + O_CLIENT + base
+        subscription_base = m + O_SUBSCRIPTION + base
+        while bits:
+            offset = 8 * lowest_bit(bits)
+            bits &= bits - 1
+            store64(clients + 8 * row, load64(client_base + offset))
+            store64(subscriptions + 8 * row, load64(subscription_base + offset))
+            row += 1
+    return row
 
 
 @compiled
 def _read(m: int, publication: int, clients: int, subscriptions: int, publications: int, row: int) -> int:
     """Read the hits off in order, into rows from `row` on, and clear them; returns the row after the last."""
-    groups = (load64(m + H_LEAVES) + 7) >> 3
-    for group in range(groups):
-        touched = load64(m + O_TOUCHED + 8 * group)
-        if touched == 0:
-            continue
-        store64(m + O_TOUCHED + 8 * group, 0)
-        while touched:
-            bit = lowest_bit(touched)
-            touched &= touched - 1
-            leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
-            for index in range(_LEAF // 64):
-                word = m + O_BITS + 8 * (4 * leaf + index)
-                bits = load64(word)
-                if bits == 0:
-                    continue
-                store64(word, 0)
-                base = 8 * (_LEAF * leaf + 64 * index)
-                client_base = m + O_CLIENT + base
-                subscription_base = m + O_SUBSCRIPTION + base
-                while bits:
-                    offset = 8 * lowest_bit(bits)
-                    bits &= bits - 1
-                    store64(clients + 8 * row, load64(client_base + offset))
-                    store64(subscriptions + 8 * row, load64(subscription_base + offset))
-                    store32(publications + 4 * row, publication)
-                    row += 1
+    first = row
+    leaves = load64(m + H_LEAVES)
+    if load64(m + H_READ_ALL):
+        store64(m + H_READ_ALL, 0)
+        for rank in range(leaves):
+            store8(m + O_TOUCHED + rank, 0)
+        for rank in range(leaves):
+            row = _read_leaf(m, load32(m + O_LEAVES + 4 * rank), clients, subscriptions, row)
+    else:
+        for group in range((leaves + 7) >> 3):
+            touched = load64(m + O_TOUCHED + 8 * group)
+            if touched == 0:
+                continue
+            store64(m + O_TOUCHED + 8 * group, 0)
+            while touched:
+                bit = lowest_bit(touched)
+                touched &= touched - 1
+                leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
+                row = _read_leaf(m, leaf, clients, subscriptions, row)
+    for filled in range(first, row):
+        store32(publications + 4 * filled, publication)
     return row
 
 

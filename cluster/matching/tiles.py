@@ -7,9 +7,13 @@ A cluster's key says what its conjunctions have in common:
     columns  (attribute, side): each entry has a bound in each column; side LOWER: value >= bound, UPPER: value <= bound
 
 An entry is in a leaf: its conjunction, its guard, its bounds by column, and whether it has a residue (constraints beyond the
-key, verified from its record; the guard is one of them that is cheap to look at first). Leaves hold 4, 16 or 64 entries, a node up
-to 64 children with the least and greatest bound of each column below. So one vector comparison per column says which of 64
+key, verified from its record; the guard is one of them that is cheap to look at first). Leaves hold 4, 16 or 64 entries, a node 8
+or 64 children with the least and greatest bound of each column below. So one vector comparison per column says which of 64
 entries hold, which of 64 children may hold some, and which hold all of theirs (those are taken without a look).
+
+A leaf of 64 also keeps each bound as a code, one byte: where the bound lies between the leaf's least and greatest, in 255
+steps. Coding never changes the order of two numbers, so different codes decide a comparison, and only bounds with the value's
+own code are compared as doubles. 64 codes are one cache line, the doubles are eight: searching is bound by memory.
 
 The tree is kept as in an R-tree or B-tree: an entry goes where bounds widen least; a full block splits in two at the median
 of one column; a leaf that gets thin is dissolved. Every change costs at most a few blocks of work: there is no delta to fold
@@ -48,9 +52,11 @@ from cluster.matching.layout import (
     S_VALUES,
 )
 from cluster.matching.machine import (
+    load8,
     load32,
     load64,
     load_double,
+    store8,
     store32,
     store64,
     store_double,
@@ -81,7 +87,7 @@ BY_NOTHING, BY_ATTRIBUTE, BY_PREDICATE = 0, 1, 2
 # attribute << 1 | side.
 KEY_COUNTS, KEY_ACCESS, KEY_WORDS = 8, 16, 24
 
-_NODE_BOUNDS = B_ITEMS + 8 * FAN  # per column: 64 least bounds, 64 greatest bounds
+_NARROW = 8  # children of a small node
 _LEAST = -1.7976931348623157e308
 _GREATEST = 1.7976931348623157e308
 
@@ -195,14 +201,68 @@ def _column(leaf: int, capacity: int, column: int) -> int:
 
 
 @compiled
-def _bounds(node: int, column: int) -> int:
-    """Return where a node's least bounds of a column start; the greatest follow 512 bytes behind."""
-    return node + _NODE_BOUNDS + 1024 * column
+def _bounds(node: int, capacity: int, column: int) -> int:
+    """Return where a node's least bounds of a column start; the greatest follow 8 * capacity bytes behind."""
+    return node + B_ITEMS + 8 * capacity + 16 * capacity * column
+
+
+@compiled
+def codes_at(leaf: int, columns: int) -> int:
+    """Return where a leaf of 64 has, per column, the coded range's start and scale; the codes follow, 64 bytes a column."""
+    return leaf + B_ITEMS + 8 * FAN * (1 + columns)
+
+
+@compiled
+def code_of(value: float, start: float, scale: float) -> int:
+    """Return a value's code: 0 to 254 within the range, -1 below and 255 above it. Never falls as the value rises."""
+    if scale == 0.0:  # all bounds are equal to the start
+        return 0 if value == start else -1 if value < start else 255
+    place = (value - start) * scale
+    return -1 if place < 0.0 else 255 if place >= 255.0 else int(place)
+
+
+@compiled
+def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
+    """Code a column of a leaf of 64 anew, over the range of its bounds."""
+    count = load32(m + leaf + B_COUNT)
+    at = m + _column(leaf, FAN, column)
+    least = _GREATEST
+    greatest = _LEAST
+    for place in range(count):
+        least = min(least, load_double(at + 8 * place))
+        greatest = max(greatest, load_double(at + 8 * place))
+    extent = greatest - least
+    scale = 0.0 if extent == 0.0 else min(254.9 / extent, 1e300) if extent <= _GREATEST else 1e-307
+    ranges = m + codes_at(leaf, columns)
+    store_double(ranges + 16 * column, least)
+    store_double(ranges + 16 * column + 8, scale)
+    codes = ranges + 16 * columns + FAN * column
+    for place in range(count):
+        store8(codes + place, min(max(code_of(load_double(at + 8 * place), least, scale), 0), 254))
+    store64(m + H_WORK, load64(m + H_WORK) + count)
+
+
+@compiled
+def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
+    """Code the bounds of the last entry of a leaf of 64."""
+    ranges = m + codes_at(leaf, columns)
+    for column in range(columns):
+        value = load_double(m + _column(leaf, FAN, column) + 8 * place)
+        start = load_double(ranges + 16 * column)
+        scale = load_double(ranges + 16 * column + 8)
+        code = code_of(value, start, scale)
+        if 0 <= code < 255:
+            store8(ranges + 16 * columns + FAN * column + place, code)
+        else:
+            _set_codes(m, leaf, columns, column)
 
 
 @compiled
 def _make_leaf(m: int, cluster: int, columns: int, capacity: int, cell: int, parent: int) -> int:
-    leaf = acquire(m, B_ITEMS + 8 * capacity * (1 + columns), cell, LEAF)
+    size = B_ITEMS + 8 * capacity * (1 + columns)
+    if capacity == FAN:
+        size += (16 + FAN) * columns
+    leaf = acquire(m, size, cell, LEAF)
     store32(m + leaf + B_COUNT, 0)
     store32(m + leaf + B_CAPACITY, capacity)
     store64(m + leaf + B_PARENT, parent)
@@ -212,10 +272,10 @@ def _make_leaf(m: int, cluster: int, columns: int, capacity: int, cell: int, par
 
 
 @compiled
-def _make_node(m: int, cluster: int, columns: int, cell: int, parent: int) -> int:
-    node = acquire(m, _NODE_BOUNDS + 1024 * columns, cell, NODE)
+def _make_node(m: int, cluster: int, columns: int, capacity: int, cell: int, parent: int) -> int:
+    node = acquire(m, B_ITEMS + 8 * capacity + 16 * capacity * columns, cell, NODE)
     store32(m + node + B_COUNT, 0)
-    store32(m + node + B_CAPACITY, FAN)
+    store32(m + node + B_CAPACITY, capacity)
     store64(m + node + B_PARENT, parent)
     store64(m + node + B_CLUSTER, cluster)
     store64(m + node + B_RESIDUE, 0)
@@ -230,7 +290,7 @@ def _place_in_parent(m: int, block: int) -> int:
 
 @compiled
 def _copy_entry(m: int, source: int, place: int, target: int, new: int, columns: int) -> None:
-    """Copy an entry to a place of a leaf (perhaps the same leaf) and tell its conjunction."""
+    """Copy an entry to a place of a leaf (perhaps the same leaf) and tell its conjunction; codes only in the same leaf."""
     conjunction = load32(m + source + B_ITEMS + 4 * place)
     from_capacity = load32(m + source + B_CAPACITY)
     capacity = load32(m + target + B_CAPACITY)
@@ -240,6 +300,10 @@ def _copy_entry(m: int, source: int, place: int, target: int, new: int, columns:
     for column in range(columns):
         bound = load_double(m + _column(source, from_capacity, column) + 8 * place)
         store_double(m + _column(target, capacity, column) + 8 * new, bound)
+    if source == target and capacity == FAN:
+        codes = m + codes_at(target, columns) + 16 * columns
+        for column in range(columns):
+            store8(codes + FAN * column + new, load8(codes + FAN * column + place))
     residue = (load64(m + source + B_RESIDUE) >> place) & 1
     bit = 1 << new
     store64(m + target + B_RESIDUE, (load64(m + target + B_RESIDUE) & ~bit) | (bit if residue else 0))
@@ -256,10 +320,37 @@ def _resize(m: int, leaf: int, columns: int, capacity: int) -> int:
     for place in range(count):
         _copy_entry(m, leaf, place, new, place, columns)
     store32(m + new + B_COUNT, count)
+    if capacity == FAN:
+        for column in range(columns):
+            _set_codes(m, new, columns, column)
     store64(m + H_WORK, load64(m + H_WORK) + count * (columns + 1))
     # The new block is of another size class, so that it is not the one that moves.
     release(m, leaf)
     return new
+
+
+@compiled
+def _resize_node(m: int, node: int, columns: int, capacity: int) -> int:
+    """Move a node's children to one of another capacity; returns the old ref of the block that moved into its place, or 0."""
+    cell = load64(m + node) & ~7
+    cluster = load64(m + node + B_CLUSTER)
+    new = _make_node(m, cluster, columns, capacity, cell, load64(m + node + B_PARENT))
+    count = load32(m + node + B_COUNT)
+    old_capacity = load32(m + node + B_CAPACITY)
+    store32(m + new + B_COUNT, count)
+    for place in range(count):
+        child = load64(m + node + B_ITEMS + 8 * place)
+        own(m, child, new + B_ITEMS + 8 * place)
+        store64(m + child + B_PARENT, new)
+    for column in range(columns):
+        source = m + _bounds(node, old_capacity, column)
+        target = m + _bounds(new, capacity, column)
+        for place in range(count):
+            store_double(target + 8 * place, load_double(source + 8 * place))
+            greatest = load_double(source + 8 * old_capacity + 8 * place)
+            store_double(target + 8 * capacity + 8 * place, greatest)
+    store64(m + H_WORK, load64(m + H_WORK) + count * (columns + 1))
+    return release(m, node)
 
 
 @compiled
@@ -268,20 +359,21 @@ def _set_bounds(m: int, node: int, place: int, child: int, columns: int) -> bool
     count = load32(m + child + B_COUNT)
     is_leaf = load64(m + child) & 7 == LEAF
     capacity = load32(m + child + B_CAPACITY)
+    wide = load32(m + node + B_CAPACITY)
     changed = False
     for column in range(columns):
         least = _GREATEST
         greatest = _LEAST
-        low = m + (_column(child, capacity, column) if is_leaf else _bounds(child, column))
-        high = low if is_leaf else low + 8 * FAN
+        low = m + (_column(child, capacity, column) if is_leaf else _bounds(child, capacity, column))
+        high = low if is_leaf else low + 8 * capacity
         for index in range(count):
             least = min(least, load_double(low + 8 * index))
             greatest = max(greatest, load_double(high + 8 * index))
-        at = m + _bounds(node, column) + 8 * place
-        if load_double(at) != least or load_double(at + 8 * FAN) != greatest:
+        at = m + _bounds(node, wide, column) + 8 * place
+        if load_double(at) != least or load_double(at + 8 * wide) != greatest:
             changed = True
             store_double(at, least)
-            store_double(at + 8 * FAN, greatest)
+            store_double(at + 8 * wide, greatest)
     store64(m + H_WORK, load64(m + H_WORK) + count * columns)
     return changed
 
@@ -332,8 +424,8 @@ def _column_to_split(m: int, block: int, key: int, columns: int) -> int:
     best = 0
     best_ratio = -1.0
     for column in range(columns):
-        low = m + (_column(block, capacity, column) if is_leaf else _bounds(block, column))
-        high = low if is_leaf else low + 8 * FAN
+        low = m + (_column(block, capacity, column) if is_leaf else _bounds(block, capacity, column))
+        high = low if is_leaf else low + 8 * capacity
         least = _GREATEST
         greatest = _LEAST
         own_width = 0.0
@@ -352,19 +444,13 @@ def _column_to_split(m: int, block: int, key: int, columns: int) -> int:
             partner = column - 1
         width = 0.0
         if partner >= 0:
-            other = m + (_column(block, capacity, partner) if is_leaf else _bounds(block, partner))
+            other = m + (_column(block, capacity, partner) if is_leaf else _bounds(block, capacity, partner))
             for index in range(count):
                 difference = 0.5 * load_double(other + 8 * index) - 0.5 * load_double(low + 8 * index)
                 width += abs(difference) / count
         elif root != block:
             # One side only: the interval reaches to where the values end; take the cluster's own extent for that.
-            start = m + _bounds(root, column)
-            least = _GREATEST
-            greatest = _LEAST
-            for index in range(load32(m + root + B_COUNT)):
-                least = min(least, load_double(start + 8 * index))
-                greatest = max(greatest, load_double(start + 8 * FAN + 8 * index))
-            width = 0.25 * greatest - 0.25 * least
+            width = 0.5 * _extent(m, root, column)
         else:
             width = 0.5 * spread
         ratio = spread / (width + own_width + 1e-9 * spread) if spread > 0.0 else 0.0
@@ -380,7 +466,7 @@ def _upper_half(m: int, block: int, key: int, columns: int) -> int:
     """Return a mask of the half of a block's 64 items that goes to a new block."""
     column = _column_to_split(m, block, key, columns)
     is_leaf = load64(m + block) & 7 == LEAF
-    low = m + (_column(block, FAN, column) if is_leaf else _bounds(block, column))
+    low = m + (_column(block, FAN, column) if is_leaf else _bounds(block, FAN, column))
     high = low if is_leaf else low + 8 * FAN
     for place in range(FAN):
         middle = 0.5 * load_double(low + 8 * place) + 0.5 * load_double(high + 8 * place)
@@ -400,7 +486,7 @@ def _split_node(m: int, node: int, key: int, columns: int) -> None:
     parent = load64(m + node + B_PARENT)
     place = load32(m + parent + B_COUNT)
     cluster = load64(m + node + B_CLUSTER)
-    new = _make_node(m, cluster, columns, parent + B_ITEMS + 8 * place, parent)
+    new = _make_node(m, cluster, columns, FAN, parent + B_ITEMS + 8 * place, parent)
     kept = 0
     for index in range(FAN):
         child = load64(m + node + B_ITEMS + 8 * index)
@@ -410,7 +496,7 @@ def _split_node(m: int, node: int, key: int, columns: int) -> None:
         if kept != index:
             own(m, child, node + B_ITEMS + 8 * kept)
             for column in range(columns):
-                at = m + _bounds(node, column)
+                at = m + _bounds(node, FAN, column)
                 store_double(at + 8 * kept, load_double(at + 8 * index))
                 store_double(at + 8 * FAN + 8 * kept, load_double(at + 8 * FAN + 8 * index))
         kept += 1
@@ -421,30 +507,41 @@ def _split_node(m: int, node: int, key: int, columns: int) -> None:
 
 
 @compiled
-def _make_room(m: int, block: int, key: int, columns: int) -> None:
-    """Make a block's parent exist and have room for one more child, splitting nodes above as needed."""
+def _make_room(m: int, block: int, key: int, columns: int) -> int:
+    """Make a block's parent exist and have room for one more child, splitting nodes above as needed.
+
+    Returns the block, which may have moved.
+    """
     cluster = load64(m + block + B_CLUSTER)
     while True:
         lower = block
         while True:
             parent = load64(m + lower + B_PARENT)
             if parent == 0:
-                parent = _make_node(m, cluster, columns, K_ROOT + 8 * cluster, 0)
+                parent = _make_node(m, cluster, columns, _NARROW, K_ROOT + 8 * cluster, 0)
                 _adopt(m, parent, lower, columns)
                 store32(m + K_HEIGHT + 4 * cluster, load32(m + K_HEIGHT + 4 * cluster) + 1)
                 break
-            if load32(m + parent + B_COUNT) < FAN:
+            capacity = load32(m + parent + B_CAPACITY)
+            if load32(m + parent + B_COUNT) < capacity:
+                break
+            if capacity < FAN:
+                moved = _resize_node(m, parent, columns, FAN)
+                if moved == block:
+                    block = parent
+                if moved == lower:
+                    lower = parent
                 break
             lower = parent
         if lower == block:
-            return
+            return block
         _split_node(m, lower, key, columns)
 
 
 @compiled
 def _split_leaf(m: int, leaf: int, key: int, columns: int) -> int:
     """Split a full leaf; returns the leaf for the entry whose bounds are in S_VALUES."""
-    _make_room(m, leaf, key, columns)
+    leaf = _make_room(m, leaf, key, columns)
     parent = load64(m + leaf + B_PARENT)
     place = load32(m + parent + B_COUNT)
     cell = parent + B_ITEMS + 8 * place
@@ -468,6 +565,9 @@ def _split_leaf(m: int, leaf: int, key: int, columns: int) -> int:
             kept += 1
     store32(m + leaf + B_COUNT, kept)
     store32(m + new + B_COUNT, moved)
+    for column in range(columns):
+        _set_codes(m, leaf, columns, column)
+        _set_codes(m, new, columns, column)
     store64(m + H_WORK, load64(m + H_WORK) + FAN * (columns + 8))
     _set_bounds(m, parent, place, new, columns)
     _set_bounds(m, parent, _place_in_parent(m, leaf), leaf, columns)
@@ -478,21 +578,23 @@ def _split_leaf(m: int, leaf: int, key: int, columns: int) -> int:
 @compiled
 def _widening(m: int, node: int, place: int, column: int, value: float) -> float:
     """Return half of how far a child's bounds must widen to hold a value."""
-    at = m + _bounds(node, column) + 8 * place
+    capacity = load32(m + node + B_CAPACITY)
+    at = m + _bounds(node, capacity, column) + 8 * place
     low = 0.5 * load_double(at) - 0.5 * value
-    high = 0.5 * value - 0.5 * load_double(at + 8 * FAN)
+    high = 0.5 * value - 0.5 * load_double(at + 8 * capacity)
     return max(low, high, 0.0)
 
 
 @compiled
 def _extent(m: int, node: int, column: int) -> float:
     """Return half of how far a node's bounds of a column reach."""
-    start = m + _bounds(node, column)
+    capacity = load32(m + node + B_CAPACITY)
+    start = m + _bounds(node, capacity, column)
     least = _GREATEST
     greatest = _LEAST
     for index in range(load32(m + node + B_COUNT)):
         least = min(least, load_double(start + 8 * index))
-        greatest = max(greatest, load_double(start + 8 * FAN + 8 * index))
+        greatest = max(greatest, load_double(start + 8 * capacity + 8 * index))
     return 0.5 * greatest - 0.5 * least
 
 
@@ -536,6 +638,17 @@ def _child_for(m: int, node: int, columns: int) -> int:
 
 
 @compiled
+def _widen(m: int, node: int, place: int, columns: int) -> None:
+    """Widen a child's bounds in its node to hold the entry in S_VALUES."""
+    capacity = load32(m + node + B_CAPACITY)
+    for column in range(columns):
+        value = load_double(m + S_VALUES + 8 * column)
+        at = m + _bounds(node, capacity, column) + 8 * place
+        store_double(at, min(load_double(at), value))
+        store_double(at + 8 * capacity, max(load_double(at + 8 * capacity), value))
+
+
+@compiled
 def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -> None:
     """Insert an entry whose bounds are in S_VALUES, without counting it."""
     key = load64(m + K_KEY + 8 * cluster)
@@ -545,11 +658,7 @@ def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -
         block = _make_leaf(m, cluster, columns, 4, K_ROOT + 8 * cluster, 0)
     for _ in range(load32(m + K_HEIGHT + 4 * cluster)):
         place = _child_for(m, block, columns)
-        for column in range(columns):
-            value = load_double(m + S_VALUES + 8 * column)
-            at = m + _bounds(block, column) + 8 * place
-            store_double(at, min(load_double(at), value))
-            store_double(at + 8 * FAN, max(load_double(at + 8 * FAN), value))
+        _widen(m, block, place, columns)
         block = load64(m + block + B_ITEMS + 8 * place)
     count = load32(m + block + B_COUNT)
     capacity = load32(m + block + B_CAPACITY)
@@ -569,15 +678,12 @@ def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -
     store64(m + block + B_RESIDUE, (load64(m + block + B_RESIDUE) & ~bit) | (bit if residue else 0))
     store32(m + block + B_COUNT, count + 1)
     store64(m + C_LEAF + 8 * conjunction, block << 6 | count)
+    if capacity == FAN:
+        _add_codes(m, block, columns, count)
     parent = load64(m + block + B_PARENT)
     if parent and columns:
         # Usually the bounds were widened on the way down; after a split the halves' bounds were made exact.
-        place = _place_in_parent(m, block)
-        for column in range(columns):
-            value = load_double(m + S_VALUES + 8 * column)
-            at = m + _bounds(parent, column) + 8 * place
-            store_double(at, min(load_double(at), value))
-            store_double(at + 8 * FAN, max(load_double(at + 8 * FAN), value))
+        _widen(m, parent, _place_in_parent(m, block), columns)
 
 
 @compiled
@@ -598,19 +704,27 @@ def _remove_block(m: int, cluster: int, block: int, columns: int) -> None:
             release(m, block)
             return
         place = _place_in_parent(m, block)
+        capacity = load32(m + parent + B_CAPACITY)
         last = load32(m + parent + B_COUNT) - 1
         store32(m + parent + B_COUNT, last)
         if place != last:
             own(m, load64(m + parent + B_ITEMS + 8 * last), parent + B_ITEMS + 8 * place)
             for column in range(columns):
-                at = m + _bounds(parent, column)
+                at = m + _bounds(parent, capacity, column)
                 store_double(at + 8 * place, load_double(at + 8 * last))
-                store_double(at + 8 * FAN + 8 * place, load_double(at + 8 * FAN + 8 * last))
+                store_double(at + 8 * capacity + 8 * place, load_double(at + 8 * capacity + 8 * last))
         if release(m, block) == parent:
             parent = block
         if last:
             break
         block = parent
+    if load32(m + parent + B_CAPACITY) == FAN and load32(m + parent + B_COUNT) <= _NARROW // 2:
+        cell = load64(m + parent) & ~7
+        grandparent = load64(m + parent + B_PARENT)
+        moved = _resize_node(m, parent, columns, _NARROW)
+        if moved and moved == grandparent:
+            cell += parent - moved
+        parent = load64(m + cell)
     _set_bounds_upwards(m, parent, columns)
     root = load64(m + K_ROOT + 8 * cluster)
     while load64(m + root) & 7 == NODE and load32(m + root + B_COUNT) == 1:
