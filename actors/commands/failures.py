@@ -13,7 +13,7 @@ import click
 
 from cluster.errors import ConnectionLostError, FilterError, KittiwakeError
 
-BROKER_MODULES = frozenset({"ray", "numpy", "numba", "yaml", "sortedcontainers", "uvloop"})
+BROKER_MODULES = frozenset({"ray", "numpy", "numba", "yaml", "uvloop"})
 _SHOWN = 100  # characters of a filter around the place of trouble
 
 
