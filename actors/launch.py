@@ -17,6 +17,7 @@ import os
 import secrets
 import signal
 import stat
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -82,6 +83,8 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
         raise KittiwakeError(f"Ray did not start: {error}") from error
     actors: list[Any] = []
     try:
+        if own:
+            await compile_matching()
         broker = await asyncio.wait_for(_start(ray, config, own, actors), config.ray.start_timeout_s)
         yield broker
     except TimeoutError as error:
@@ -90,6 +93,22 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
         await _stop(ray, actors)
         _run_path(config).unlink(missing_ok=True)
         await asyncio.to_thread(ray.shutdown)
+
+
+async def compile_matching() -> None:
+    """Compile the matching index into its cache on disk, once for all matchers of this machine.
+
+    A matter of a second when it is compiled already. On the machines of a Ray cluster each matcher does it for itself.
+    """
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "from cluster.matching import warm; warm()")
+    try:
+        status = await process.wait()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if status:
+        raise KittiwakeError(f"the matching index could not be compiled (exit status {status})")
 
 
 def _environment() -> None:

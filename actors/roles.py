@@ -42,19 +42,6 @@ def _prepare_process() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
-def _warm_matching() -> None:
-    """Load the compiled code before the first publication waits for it, by one small match."""
-    import msgpack
-
-    from cluster.language import parse
-    from cluster.matching import Batch, Index
-
-    index = Index()
-    index.add(1, parse('warm == 1 and at starts_with "a"').normal_form, 1)
-    publication = msgpack.packb({"warm": 1, "at": "a"})
-    assert len(index.match(Batch(len(publication).to_bytes(4, "little"), publication)).publication) == 1, "no match"
-
-
 def _leave(error: BaseException) -> None:
     del error  # the shell has logged it
     sys.stderr.flush()
@@ -120,7 +107,9 @@ class RoleActor(_Actor):
         """Open the ports and join; return where clients connect, "" but for connection points."""
         settings = config_from(msgspec.json.decode(config))
         if layer == MATCHER:
-            _warm_matching()
+            from cluster.matching import warm
+
+            warm()  # compiled code is loaded before the first publication waits for it
         _prepare_process()
         peer = Peer(layer, slot)
         machine = make_machine(peer, incarnation, settings)
