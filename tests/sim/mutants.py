@@ -82,7 +82,7 @@ def applied(name: str | None) -> Iterator[None]:
 # The exit point ---------------------------------------------------------------------------------------------------
 
 
-@mutant("the exit point delivers what a publisher sends again", seeds=20)
+@mutant("the exit point delivers what a publisher sends again", seeds=30)
 def no_duplicates_removed(replace: Replace) -> None:
     original = ExitPoint._publisher
 
@@ -126,7 +126,7 @@ def _changed(message: Any, **values: Any) -> Any:
     return type(message)(**({name: getattr(message, name) for name in message.__struct_fields__} | values))
 
 
-@mutant("the exit point acknowledges on release, not when the connection points have taken the run", seeds=20)
+@mutant("the exit point acknowledges on release, not when the connection points have taken the run", seeds=60)
 def acknowledge_on_release(replace: Replace) -> None:
     def settle(self: ExitPoint, publisher: Any) -> None:
         while publisher.pending:
@@ -146,7 +146,7 @@ def acknowledge_out_of_order(replace: Replace) -> None:
     replace(ExitPoint, "_settle", settle)
 
 
-@mutant("the exit point waits for one connection point where several got notifications", seeds=30)
+@mutant("the exit point waits for one connection point where several got notifications", seeds=100)
 def first_delivered_counts_for_all(replace: Replace) -> None:
     def delivered(self: ExitPoint, tokens: list[int]) -> None:
         for token in tokens:
@@ -168,12 +168,12 @@ def rejections_untold(replace: Replace) -> None:
 # The connection point ---------------------------------------------------------------------------------------------
 
 
-@mutant("the connection point delivers for subscriptions that it has confirmed as closed", seeds=20)
+@mutant("the connection point delivers for subscriptions that it has confirmed as closed", seeds=40)
 def closed_still_delivered(replace: Replace) -> None:
     replace(Chunk, "only", lambda self, live: self)
 
 
-@mutant("what already waits in the outbox survives the close of its subscription", seeds=20)
+@mutant("what already waits in the outbox survives the close of its subscription", seeds=40)
 def outbox_keeps_closed(replace: Replace) -> None:
     replace(Outbox, "keep", lambda self, live: None)
 
@@ -210,7 +210,7 @@ def done_at_once(replace: Replace) -> None:
     replace(ConnectionPoint, "_send_change", send_change)
 
 
-@mutant("an update is a close and an open, with room in between", seeds=40)
+@mutant("an update is a close and an open, with room in between", seeds=60)
 def update_in_two_steps(replace: Replace) -> None:
     original = ConnectionPoint._send_change
 
@@ -224,7 +224,7 @@ def update_in_two_steps(replace: Replace) -> None:
     replace(ConnectionPoint, "_send_change", send_change)
 
 
-@mutant("a subscription change overtakes publications of its client that were gathered before", seeds=20)
+@mutant("a subscription change overtakes publications of its client that were gathered before", seeds=40)
 def change_overtakes_gathered(replace: Replace) -> None:
     original = ConnectionPoint._send_change
 
@@ -248,7 +248,7 @@ def subscriptions_left_behind(replace: Replace) -> None:
     replace(ConnectionPoint, "_forget", forget)
 
 
-@mutant("runs that a client holds are not let go when its connection ends", seeds=40)
+@mutant("runs that a client holds are not let go when its connection ends", seeds=150)
 def holds_outlive_the_client(replace: Replace) -> None:
     original = ConnectionPoint._release
 
@@ -272,7 +272,7 @@ def acknowledgements_lost(replace: Replace) -> None:
 # The access point -------------------------------------------------------------------------------------------------
 
 
-@mutant("the access point lets a subscription change overtake the batch that it gathers", seeds=20)
+@mutant("the access point lets a subscription change overtake the batch that it gathers", seeds=40)
 def change_overtakes_batch(replace: Replace) -> None:
     original = AccessPoint._received
 
@@ -285,7 +285,7 @@ def change_overtakes_batch(replace: Replace) -> None:
     replace(AccessPoint, "_received", received)
 
 
-@mutant("the access point sends a batch's messages in the wrong order", seeds=20)
+@mutant("the access point sends a batch's messages in the wrong order", seeds=40)
 def batch_reversed(replace: Replace) -> None:
     original = AccessPoint._send_batch
 
@@ -308,7 +308,7 @@ def holes_in_exit_sequences(replace: Replace) -> None:
     replace(AccessPoint, "_send_batch", send_batch)
 
 
-@mutant("the access point confirms a change when it has routed it", seeds=20)
+@mutant("the access point confirms a change when it has routed it", seeds=100)
 def confirmed_when_routed(replace: Replace) -> None:
     original = AccessPoint._received
 
@@ -322,7 +322,7 @@ def confirmed_when_routed(replace: Replace) -> None:
     replace(AccessPoint, "_received", received)
 
 
-@mutant("the access point routes a replaced filter to another matcher than the first one", seeds=30)
+@mutant("the access point routes a replaced filter to another matcher than the first one", seeds=40)
 def owner_changes(replace: Replace) -> None:
     original = AccessPoint._route
 
@@ -354,7 +354,7 @@ def publications_lost(replace: Replace) -> None:
 # The matcher ------------------------------------------------------------------------------------------------------
 
 
-@mutant("the matcher confirms a change and applies it after the next batch", seeds=20)
+@mutant("the matcher confirms a change and applies it after the next batch", seeds=40)
 def confirmed_before_applied(replace: Replace) -> None:
     original = Matcher.handle
 
@@ -407,7 +407,7 @@ def one_subscription_a_client(replace: Replace) -> None:
 # The coordinator --------------------------------------------------------------------------------------------------
 
 
-@mutant("the coordinator does not tell the older session that it was taken over", seeds=60)
+@mutant("the coordinator does not tell the older session that it was taken over", seeds=80)
 def older_session_untold(replace: Replace) -> None:
     original = Coordinator.handle
 
