@@ -26,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ from bench import workloads
 from bench.environment import environment
 from bench.numpy_scan import NumpyScan
 from cluster.language.normal import NormalForm
-from cluster.matching import Batch, Hits, Index, Scan
+from cluster.matching import Batch, Hits, Index, Scan, warm
 
 CHUNK = 2000  # forms made at a time, so that a million of them are never in memory together
 REMOVED_MAX = 20_000
@@ -98,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return one engine's figures."""
     engine = make_engine(name)
+    if name == "index":
+        warm()
     made = workloads.source(
         options.workload, options.subscriptions, options.publications, options.seed, options.distribution
     )
@@ -124,23 +127,26 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     packed = [msgpack.packb(publication) for publication in made.publications()]
     parts = [packed[begin : begin + options.batch] for begin in range(0, len(packed), options.batch)]
     batches = [(np.array([len(one) for one in part], "<u4").tobytes(), b"".join(part)) for part in parts]
-    run = _runner(engine, batches)
+    matches = _matches(engine, batches)
     hits = 0
     checksum = 0
-    for part in run():
+    for match in matches:
+        part = match()
         hits += len(part)
         checksum += int(part.subscription.sum(dtype=np.uint64))
     while engine.fold():
         pass
     if name != "scan":
-        run()
+        for match in matches:
+            match()
         while engine.fold():
             pass
     seconds = []
     for _ in range(options.repeats if name != "scan" else 1):
         gc.collect()
         begin = time.perf_counter()
-        run()
+        for match in matches:
+            match()  # the hits are dropped, as after sending them off
         seconds.append(time.perf_counter() - begin)
     bytes_per_subscription = engine.memory_bytes() / max(1, options.subscriptions)
     return {
@@ -158,12 +164,16 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _runner(engine: Engine, batches: list[tuple[bytes, bytes]]) -> Callable[[], list[Hits]]:
-    """Return a function that matches all batches; what an engine may have beforehand is prepared here."""
+def _matches(engine: Engine, batches: list[tuple[bytes, bytes]]) -> list[Callable[[], Hits]]:
+    """Return a function per batch that matches it; what an engine may have beforehand is prepared here."""
     if isinstance(engine, NumpyScan):
         decoded = [Batch(lengths, payload).publications() for lengths, payload in batches]
-        return lambda: [engine.match_decoded(publications) for publications in decoded]
-    return lambda: [engine.match(Batch(lengths, payload)) for lengths, payload in batches]
+        return [partial(engine.match_decoded, publications) for publications in decoded]
+    return [partial(_match_bytes, engine, lengths, payload) for lengths, payload in batches]
+
+
+def _match_bytes(engine: Engine, lengths: bytes, payload: bytes) -> Hits:
+    return engine.match(Batch(lengths, payload))
 
 
 def _remove(engine: Engine, options: argparse.Namespace) -> float:
@@ -240,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--distribution", choices=("uniform", "zipf"), default="uniform", help="of sgim")
     parser.add_argument("--clients", type=int, default=10, help="subscriptions are dealt to them in turn")
-    parser.add_argument("--batch", type=int, default=250, help="publications matched in one call")
+    parser.add_argument("--batch", type=int, default=64, help="publications matched in one call")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")

@@ -249,9 +249,7 @@ class _Checker:
             for place in range(count):
                 bound = self._double(leaf + pool.B_ITEMS + 512 * (1 + column) + 8 * place)
                 code = self._map[ranges + 16 * columns + 64 * column + place]
-                assert bound >= start
-                assert code == (min(254, int(min((bound - start) * scale, 255.0))) if scale else 0)
-                assert scale or bound == start
+                assert code == int(min(max((bound - start) * scale + 1.0, 0.0), 255.0))
                 pairs.append((bound, code))
             pairs.sort()
             assert [code for _, code in pairs] == sorted(code for _, code in pairs)

@@ -46,6 +46,7 @@ from cluster.matching.layout import (
     LIVE,
     O_BITS,
     O_CLIENT,
+    O_COUNT,
     O_LEAVES,
     O_RANK,
     O_SUBSCRIPTION,
@@ -100,6 +101,7 @@ CACHE_SLOTS = 4096
 _CACHE_BYTES_MAX = 16 << 20
 _CACHED_VALUE_MAX = 1024
 _CACHED_TRUE_MAX = 4096
+_SLACK = 8  # rows that may be written behind the last
 _WHOLE_COLUMNS_MAX = 6  # with more columns hardly ever does a whole block hold
 
 
@@ -261,7 +263,7 @@ def _hit(m: int, conjunction: int) -> None:
 @compiled
 def _hit_many(m: int, items: int, mask: int, count: int) -> None:
     """Set the bits of many conjunctions of a leaf; their leaves are not touched, as all will be read."""
-    if mask == -1 or mask == (1 << count) - 1:
+    if count_bits(mask) == count:
         for place in range(count):
             position = load32(m + C_POSITION + 4 * load32(items + 4 * place))
             word = m + O_BITS + 8 * (position >> 6)
@@ -307,18 +309,10 @@ def _compare_codes(m: int, leaf: int, words: int, columns: int, mask: int) -> in
     for column in range(columns):
         value = load_double(m + S_VALUES + 8 * column)
         code = tiles.code_of(value, load_double(ranges), load_double(ranges + 8))
-        if load64(words + 8 * column) & 1:
-            if code == 255:
-                return 0
-            if code >= 0:
-                mask &= ~bytes_below(codes, code)
-                unsure |= bytes_equal(codes, code)
-        elif code < 0:
-            return 0
-        elif code < 255:
-            equal = bytes_equal(codes, code)
-            mask &= bytes_below(codes, code) | equal
-            unsure |= equal
+        equal = bytes_equal(codes, code)
+        # LOWER: below or equal; UPPER: not below. Without a branch, which would be guessed wrong half the time.
+        mask &= (bytes_below(codes, code) ^ -(load64(words + 8 * column) & 1)) | equal
+        unsure |= equal
         if mask == 0:
             return 0
         ranges += 16
@@ -365,7 +359,7 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, whole: bool, paylo
     mask ^= residue
     hits = count_bits(mask)
     items = leaf + B_ITEMS
-    if hits * _DENSE > load64(m + H_LEAVES):
+    if load64(m + H_READ_ALL) or hits * _DENSE > load64(m + H_LEAVES):
         store64(m + H_READ_ALL, 1)
         _hit_many(m, items, mask, count)
     else:
@@ -501,22 +495,38 @@ def _clear(m: int) -> None:
 
 @compiled
 def _read_leaf(m: int, leaf: int, clients: int, subscriptions: int, row: int) -> int:
-    """Read a leaf's hits off and clear them; returns the row after the last."""
+    """Read a leaf's hits off and clear them; returns the row after the last.
+
+    Four at a time without asking, as a wrong guess of the processor costs more; what is too much is overwritten.
+    """
+    first = row
+    base = 8 * _LEAF * leaf
+    client = load64(m + O_CLIENT + base)
+    mixed = client != load64(m + O_CLIENT + base + 8 * (load32(m + O_COUNT + 4 * leaf) - 1))
     for index in range(_LEAF // 64):
         word = m + O_BITS + 8 * (4 * leaf + index)
         bits = load64(word)
         if bits == 0:
             continue
         store64(word, 0)
-        base = 8 * (_LEAF * leaf + 64 * index)
-        client_base = m + O_CLIENT + base
-        subscription_base = m + O_SUBSCRIPTION + base
-        while bits:
-            offset = 8 * lowest_bit(bits)
-            bits &= bits - 1
-            store64(clients + 8 * row, load64(client_base + offset))
-            store64(subscriptions + 8 * row, load64(subscription_base + offset))
-            row += 1
+        client_base = m + O_CLIENT + base + 512 * index
+        subscription_base = m + O_SUBSCRIPTION + base + 512 * index
+        count = count_bits(bits)
+        if mixed:
+            rest = bits
+            for place in range(row, row + count):
+                store64(clients + 8 * place, load64(client_base + 8 * lowest_bit(rest)))
+                rest &= rest - 1
+        for done in range(0, count, 4):
+            at = subscriptions + 8 * (row + done)
+            for step in range(4):
+                store64(at + 8 * step, load64(subscription_base + 8 * lowest_bit(bits)))
+                bits &= bits - 1
+        row += count
+    if not mixed:
+        for place in range(first, row, 4):
+            for step in range(4):
+                store64(clients + 8 * place + 8 * step, client)
     return row
 
 
@@ -542,8 +552,10 @@ def _read(m: int, publication: int, clients: int, subscriptions: int, publicatio
                 touched &= touched - 1
                 leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
                 row = _read_leaf(m, leaf, clients, subscriptions, row)
-    for filled in range(first, row):
-        store32(publications + 4 * filled, publication)
+    twice = publication | publication << 32
+    for filled in range(first, row, 4):
+        store64(publications + 4 * filled, twice)
+        store64(publications + 4 * filled + 8, twice)
     return row
 
 
@@ -601,7 +613,7 @@ def match(
                 if cluster:
                     hits += _visit(m, cluster, payload)
             if hits:
-                if row + hits > capacity:
+                if row + hits + _SLACK > capacity:
                     needed = hits
                     _clear(m)
                     break

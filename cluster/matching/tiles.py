@@ -214,11 +214,11 @@ def codes_at(leaf: int, columns: int) -> int:
 
 @compiled
 def code_of(value: float, start: float, scale: float) -> int:
-    """Return a value's code: 0 to 254 within the range, -1 below and 255 above it. Never falls as the value rises."""
-    if scale == 0.0:  # all bounds are equal to the start
-        return 0 if value == start else -1 if value < start else 255
-    place = (value - start) * scale
-    return -1 if place < 0.0 else 255 if place >= 255.0 else int(place)
+    """Return a value's code: 1 to 254 within the range, 0 below, 255 above, but for rounding.
+
+    Exact in one respect, the one that counts: it never falls as the value rises.
+    """
+    return int(min(max((value - start) * scale + 1.0, 0.0), 255.0))
 
 
 @compiled
@@ -232,13 +232,13 @@ def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
         least = min(least, load_double(at + 8 * place))
         greatest = max(greatest, load_double(at + 8 * place))
     extent = greatest - least
-    scale = 0.0 if extent == 0.0 else min(254.9 / extent, 1e300) if extent <= _GREATEST else 1e-307
+    scale = min(253.9 / extent, 1e300) if extent <= _GREATEST else 1e-307
     ranges = m + codes_at(leaf, columns)
     store_double(ranges + 16 * column, least)
     store_double(ranges + 16 * column + 8, scale)
     codes = ranges + 16 * columns + FAN * column
     for place in range(count):
-        store8(codes + place, min(max(code_of(load_double(at + 8 * place), least, scale), 0), 254))
+        store8(codes + place, code_of(load_double(at + 8 * place), least, scale))
     store64(m + H_WORK, load64(m + H_WORK) + count)
 
 
@@ -248,13 +248,10 @@ def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
     ranges = m + codes_at(leaf, columns)
     for column in range(columns):
         value = load_double(m + _column(leaf, FAN, column) + 8 * place)
-        start = load_double(ranges + 16 * column)
-        scale = load_double(ranges + 16 * column + 8)
-        code = code_of(value, start, scale)
-        if 0 <= code < 255:
-            store8(ranges + 16 * columns + FAN * column + place, code)
-        else:
-            _set_codes(m, leaf, columns, column)
+        code = code_of(value, load_double(ranges + 16 * column), load_double(ranges + 16 * column + 8))
+        store8(ranges + 16 * columns + FAN * column + place, code)
+        if code == 0 or code == 255:
+            _set_codes(m, leaf, columns, column)  # stretch the range
 
 
 @compiled

@@ -106,7 +106,9 @@ def random_atom(rng: random.Random) -> AnyAtom:
         values = []
         for _ in range(rng.choice([1, 1, 2, 3, 9])):
             value = random_value(rng)
-            if (value is not None and value not in values) or (value is True and not any(other is True for other in values)):
+            if (value is not None and value not in values) or (
+                value is True and not any(other is True for other in values)
+            ):
                 values.append(value)
         if not values:
             values = [1]
