@@ -312,7 +312,7 @@ class ConnectionPoint:
             raise Refusal("malformed", f"a receive window of {hello.receive_window}")
         older = self._by_client_id.get(hello.client_id)
         if older is not None:
-            self._take_over(older)
+            self._take_over(older, same_instance=older.instance == hello.instance)
         number = self._next_session
         self._next_session = self._next_session + 1 & SESSION_MASK
         key = client_key(self._slot, number)
@@ -350,11 +350,12 @@ class ConnectionPoint:
                 self._limits.subscriptions,
             ),
         )
-        self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, key)))
+        self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, key, hello.instance)))
 
-    def _take_over(self, older: Session) -> None:
+    def _take_over(self, older: Session, *, same_instance: bool) -> None:
         connection = self._connections[older.connection]
-        self._refuse(connection, Bye("taken_over", f"client id {older.client_id!r} has connected again"))
+        code = "moved" if same_instance else "taken_over"
+        self._refuse(connection, Bye(code, f"client id {older.client_id!r} has connected again"))
 
     def _write(self, session: Session, frame: frames.Frame) -> None:
         self._out.append(SendClient(session.connection, encode_frame(frame)))
@@ -640,10 +641,10 @@ class ConnectionPoint:
                 self._view = view_of(message)
             case Serve():
                 self._out.append(ServeClients())
-            case SessionTaken(client):
+            case SessionTaken(client, same_instance):
                 session = self._sessions.get(client & SESSION_MASK)
                 if session is not None and slot_of(client) == self._slot and session.key == client:
-                    self._take_over(session)
+                    self._take_over(session, same_instance=same_instance)
             case Drain():
                 for connection in list(self._connections.values()):
                     self._refuse(connection, Bye("shutdown", "the cluster stops"))

@@ -9,7 +9,9 @@ A role that reports nothing for `role_lost_ms`, or whose lane is down, is lost; 
 not in this machine yet: its slot stays empty until the cluster is started anew.)
 
 It also keeps which client id is logged in where: when one logs in at two connection points, the newer login, in the
-order in which the coordinator hears of them, wins.
+order in which the coordinator hears of them, wins. That order may be wrong for a client that has changed its
+connection point; so a session that is ended in favour of another one of the same instance is told `moved`, and a client
+that was in fact the newer one comes again.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Coordinator:
         self._lost_ms = config.timing.role_lost_ms
         self._expected = expected_slots(config)
         self._reports: dict[Peer, Report] = {}
-        self._sessions: dict[str, int] = {}  # client id -> client
+        self._sessions: dict[str, tuple[int, int]] = {}  # client id -> client, instance
         self._view: View | None = None
         self._now_ms = 0
         self.state = State.GATHERING
@@ -147,13 +149,14 @@ class Coordinator:
                     self.state = State.SERVING
                     serve = Serve(self._view.epoch)
                     return [Send(known, serve) for known in self._expected if known.layer == CONNECTION_POINT]
-            case SessionOpened(client_id, client):
-                older = self._sessions.get(client_id)
-                self._sessions[client_id] = client
-                if older is not None and slot_of(older) != slot_of(client):
-                    return [Send(Peer(CONNECTION_POINT, slot_of(older)), SessionTaken(older))]
+            case SessionOpened(client_id, client, instance):
+                older, older_instance = self._sessions.get(client_id, (client, instance))
+                self._sessions[client_id] = client, instance
+                if slot_of(older) != slot_of(client):
+                    taken = SessionTaken(older, older_instance == instance)
+                    return [Send(Peer(CONNECTION_POINT, slot_of(older)), taken)]
             case SessionClosed(client_id, client):
-                if self._sessions.get(client_id) == client:
+                if self._sessions.get(client_id, (None, None))[0] == client:
                     del self._sessions[client_id]
             case _:
                 raise AssertionError(f"{COORDINATOR} got {type(message).__name__} from {peer}")

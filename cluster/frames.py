@@ -199,8 +199,9 @@ class Ping(Frame, frozen=True, array_like=True, tag=71, gc=False):
 class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
     """The connection closes after this frame.
 
-    code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, slow, shutdown.
-    A client reconnects after shutdown, timeout and slow only.
+    code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, moved, slow, shutdown.
+          `moved` is taken_over by another connection of the same instance.
+    A client reconnects after shutdown, timeout, slow and moved only.
     """
 
     code: str
@@ -210,4 +211,6 @@ class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
 ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye
 ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye
 
-RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow"})
+RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved"})
+"""After `moved` too: of a client that changes its connection point the cluster may hear of the older session last, and
+end the newer one."""

@@ -290,6 +290,7 @@ class SessionOpened(Message, frozen=True, array_like=True, tag=25, gc=False):
 
     client_id: str
     client: int
+    instance: int
 
 
 class SessionClosed(Message, frozen=True, array_like=True, tag=26, gc=False):
@@ -300,9 +301,10 @@ class SessionClosed(Message, frozen=True, array_like=True, tag=26, gc=False):
 
 
 class SessionTaken(Message, frozen=True, array_like=True, tag=27, gc=False):
-    """C -> CP of the older session: end it with `taken_over`."""
+    """C -> CP of the older session: end it with `taken_over`, or with `moved` if the same instance is elsewhere."""
 
     client: int
+    same_instance: bool
 
 
 class StatusRequest(Message, frozen=True, array_like=True, tag=28, gc=False):

@@ -33,6 +33,8 @@ def draw(kind: Any, rng: random.Random) -> Any:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is int:
         return rng.choice((0, 1, 127, 128, 65536, (1 << 63) - 1, (1 << 64) - 1, -1, -(1 << 63), rng.getrandbits(40)))
+    if kind is bool:
+        return rng.random() < 0.5
     if kind is str:
         return "".join(rng.choice("aZ é€\U0001f426\0\n\"'") for _ in range(rng.randint(0, 40)))
     if kind is bytes:

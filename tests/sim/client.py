@@ -18,6 +18,8 @@ from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.config import Config
 
 NEVER = -1
+HARMLESS = frames.RECONNECT_CODES | {"taken_over"}
+"""What a client that keeps to the protocol may be told at the end."""
 
 
 class Violation(AssertionError):
@@ -279,7 +281,7 @@ class Client:
             case frames.Bye(code, reason):
                 self._note(f"{self.name} is told Bye {code}: {reason}")
                 self.byes.append(code)
-                require(code in ("timeout", "slow", "taken_over", "shutdown"), f"{self.name}: Bye {code}: {reason}")
+                require(code in HARMLESS, f"{self.name}: Bye {code}: {reason}")
                 self.state = "leaving"
             case frames.Welcome():
                 self._welcome(frame)

@@ -308,11 +308,9 @@ class World:
         """The connection point has closed; a client that was replaced by another of its name ends for good."""
         taken = client.byes[-1:] == ["taken_over"]
         client.byes.clear()
-        rival = any(
-            other is not client and other.client_id == client.client_id and other.state != "ended"
-            for other in self.clients
-        )
-        if taken and rival:
+        rivals = [other for other in self.clients if other is not client and other.client_id == client.client_id]
+        require(not taken or len(rivals) > 0, f"{client.name} was taken over, and there never was another of its name")
+        if taken and any(other.state != "ended" for other in rivals):
             client.state = "ended"
             self.note(f"{client.name} has ended for good")
         client.lost()

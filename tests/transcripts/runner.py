@@ -293,9 +293,9 @@ class Player:
                 rows = [self._changes(message)]
             case Applied(_, changes) | Changed(changes):
                 rows = [str(changes)]
-            case SessionOpened(client_id, client) | SessionClosed(client_id, client):
+            case SessionOpened(client_id, client, _) | SessionClosed(client_id, client):
                 rows = [f"{client_id} = {self._client(client)}"]
-            case SessionTaken(client):
+            case SessionTaken(client, _):
                 rows = [self._client(client)]
             case Install() | Installed() | Serve():
                 rows = [f"epoch {message.epoch}"]

@@ -37,7 +37,7 @@ def test_a_login_is_welcomed_with_the_limits_in_force() -> None:
     connection = edge.connect()
     edge.say(connection, hello("lab"))
     assert edge.heard(connection) == [frames.Welcome(frames.VERSION, 1 << 20, 10_000, 8, 400, 4096, 256, 65_536, 3)]
-    assert edge.to_peers() == [(COORDINATOR_PEER, SessionOpened("lab", edge.key(connection)))]
+    assert edge.to_peers() == [(COORDINATOR_PEER, SessionOpened("lab", edge.key(connection), 5))]
     assert connection not in edge.closed
 
 
@@ -200,7 +200,7 @@ def test_the_newest_login_of_a_name_wins() -> None:
     assert edge.bye(old).code == "taken_over"
     assert isinstance(edge.heard(new)[0], frames.Welcome)
     sent = [message for peer, message in edge.to_peers() if peer == COORDINATOR_PEER]
-    assert sent == [SessionClosed("lab", old_key), SessionOpened("lab", edge.key(new))]
+    assert sent == [SessionClosed("lab", old_key), SessionOpened("lab", edge.key(new), 6)]
     edge.feed(ClientClosed(old))
     assert new not in edge.closed
 
@@ -210,11 +210,22 @@ def test_the_coordinator_may_say_that_a_login_elsewhere_won() -> None:
     connection = edge.login()
     key = edge.key(connection)
     for stranger in (key + 1, key ^ (1 << 32)):
-        edge.feed(Received(COORDINATOR_PEER, SessionTaken(stranger)))
+        edge.feed(Received(COORDINATOR_PEER, SessionTaken(stranger, False)))
         assert connection not in edge.closed
-    edge.feed(Received(COORDINATOR_PEER, SessionTaken(key)))
+    edge.feed(Received(COORDINATOR_PEER, SessionTaken(key, False)))
     assert edge.bye(connection).code == "taken_over"
-    edge.feed(Received(COORDINATOR_PEER, SessionTaken(key)))
+    edge.feed(Received(COORDINATOR_PEER, SessionTaken(key, False)))
+
+
+def test_the_same_instance_that_is_elsewhere_now_has_moved() -> None:
+    edge = Edge(slot=1)
+    old = edge.login("lab")
+    new = edge.connect()
+    edge.say(new, hello("lab"))
+    assert edge.bye(old).code == "moved"
+    edge.feed(Received(COORDINATOR_PEER, SessionTaken(edge.key(new), True)))
+    assert edge.bye(new).code == "moved"
+    assert "moved" in frames.RECONNECT_CODES
 
 
 def test_the_cluster_says_bye_to_all_when_it_stops() -> None:
@@ -304,7 +315,7 @@ def test_hostile_bytes_harm_nobody_else() -> None:
 def test_an_unexpected_message_is_a_broken_invariant() -> None:
     edge = Edge()
     with pytest.raises(AssertionError, match="connection_point 0 got SessionOpened"):
-        edge.feed(Received(Peer(CONNECTION_POINT, 1), SessionOpened("x", 1)))
+        edge.feed(Received(Peer(CONNECTION_POINT, 1), SessionOpened("x", 1, 1)))
     assert edge.feed(LaneUp(COORDINATOR_PEER)) == []
 
 

@@ -181,27 +181,37 @@ def test_the_newest_login_wins_over_connection_points() -> None:
     machine = serving()
     first, second = Peer(CONNECTION_POINT, 0), Peer(CONNECTION_POINT, 1)
     old, new = client_key(0, 5), client_key(1, 9)
-    assert machine.handle(Received(first, SessionOpened("lab", old))) == []
-    assert machine.handle(Received(second, SessionOpened("lab", new))) == [Send(first, SessionTaken(old))]
+    assert machine.handle(Received(first, SessionOpened("lab", old, 1))) == []
+    assert machine.handle(Received(second, SessionOpened("lab", new, 2))) == [Send(first, SessionTaken(old, False))]
     assert machine.handle(Received(first, SessionClosed("lab", old))) == []
     assert machine.status()["sessions"] == 1
     assert machine.handle(Received(second, SessionClosed("lab", new))) == []
     assert machine.status()["sessions"] == 0
 
 
+def test_a_client_that_changed_its_place_is_told_so_in_whichever_order_that_was_heard() -> None:
+    """Of two sessions of one instance it cannot know the newer one; whoever is ended in error comes again."""
+    for first, second in ((0, 1), (1, 0)):
+        machine = serving()
+        keys = [client_key(0, 5), client_key(1, 9)]
+        machine.handle(Received(Peer(CONNECTION_POINT, first), SessionOpened("lab", keys[first], 7)))
+        out = machine.handle(Received(Peer(CONNECTION_POINT, second), SessionOpened("lab", keys[second], 7)))
+        assert out == [Send(Peer(CONNECTION_POINT, first), SessionTaken(keys[first], True))]
+
+
 def test_within_one_connection_point_it_needs_no_help() -> None:
     machine = serving()
     peer = Peer(CONNECTION_POINT, 0)
-    machine.handle(Received(peer, SessionOpened("lab", client_key(0, 5))))
-    assert machine.handle(Received(peer, SessionOpened("lab", client_key(0, 6)))) == []
+    machine.handle(Received(peer, SessionOpened("lab", client_key(0, 5), 1)))
+    assert machine.handle(Received(peer, SessionOpened("lab", client_key(0, 6), 2))) == []
     machine.handle(Received(peer, SessionClosed("lab", client_key(0, 5))))
     assert machine.status()["sessions"] == 1
 
 
 def test_other_names_are_other_clients() -> None:
     machine = serving()
-    machine.handle(Received(Peer(CONNECTION_POINT, 0), SessionOpened("a", client_key(0, 1))))
-    assert machine.handle(Received(Peer(CONNECTION_POINT, 1), SessionOpened("b", client_key(1, 1)))) == []
+    machine.handle(Received(Peer(CONNECTION_POINT, 0), SessionOpened("a", client_key(0, 1), 1)))
+    assert machine.handle(Received(Peer(CONNECTION_POINT, 1), SessionOpened("b", client_key(1, 1), 1))) == []
     assert machine.status()["sessions"] == 2
 
 
