@@ -18,10 +18,13 @@ from actors.transport import OPERATOR, Identity, LaneProtocol
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
 from cluster.messages import (
+    Again,
     Broadcast,
     ClientBytes,
     ClientClosed,
     ClientConnected,
+    ClientFree,
+    ClientFull,
     CloseClient,
     Connect,
     Drained,
@@ -30,8 +33,10 @@ from cluster.messages import (
     LaneDown,
     LaneUp,
     Member,
+    PauseClient,
     Peer,
     Received,
+    ResumeClient,
     Send,
     SendClient,
     ServeClients,
@@ -45,6 +50,8 @@ CLIENT_BUFFER_BYTES = 8 << 20
 never reads the answers is cut off here."""
 LINGER_S = 5.0
 """How long a closed client may take to read what was written before the socket is cut."""
+UNREAD_BYTES = 256 << 10
+"""What may wait in a client's socket buffer of ours, beyond the kernel's, before the machine is told."""
 
 log = logging.getLogger("kittiwake")
 
@@ -157,6 +164,9 @@ class Shell:
             return
         if instructions:
             self._execute(instructions)
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
         if not self._drain_due:
             self._drain_due = True
             self._loop.call_soon(self._drain)
@@ -194,6 +204,14 @@ class Shell:
                     client = self._clients.get(connection)
                     if client is not None:
                         client.close()
+                case PauseClient(connection):
+                    if connection in self._clients:
+                        self._clients[connection].pause()
+                case ResumeClient(connection):
+                    if connection in self._clients:
+                        self._clients[connection].resume()
+                case Again():
+                    self._drain_soon()
                 case Connect(member):
                     self._connect(member)
                 case ServeClients():
@@ -357,6 +375,11 @@ class Shell:
         """Bytes came from a client."""
         self.dispatch(ClientBytes(client.number, data, time.time_ns() // 1000))
 
+    def client_full(self, client: ClientProtocol, full: bool) -> None:
+        """Too much waits to be written to the client, or no longer does."""
+        # Not from within a write: the machine's other instructions come first.
+        self._loop.call_soon(self.dispatch, ClientFull(client.number) if full else ClientFree(client.number))
+
     def client_closed(self, client: ClientProtocol) -> None:
         """A client's socket is gone."""
         self._clients.pop(client.number, None)
@@ -381,6 +404,7 @@ class ClientProtocol(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """The socket stands."""
         self._transport = transport
+        transport.set_write_buffer_limits(high=UNREAD_BYTES)
         self._shell.client_connected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -393,6 +417,24 @@ class ClientProtocol(asyncio.Protocol):
         if self._linger is not None:
             self._linger.cancel()
         self._shell.client_closed(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read what is written."""
+        self._shell.client_full(self, True)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._shell.client_full(self, False)
+
+    def pause(self) -> None:
+        """Leave what the client sends in the kernel, whose window then stops it."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take what it sends again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def write(self, data: list[bytes]) -> None:
         """Write the pieces in order."""

@@ -1,8 +1,8 @@
 """What a hostile client can do to a connection point, as short scripts that each own their sockets.
 
 Every attack is bounded in connections, bytes and time, talks to one address, and returns how each of its connections
-ended: the code of the Bye that came, `closed` or `reset` without one, `left` when the attacker went first, `held` when it
-was still open at the end, `no login` when the connection point would not let it in.
+ended: the code of the Bye that came, `closed` or `reset` without one, `left` when the attacker went first, `held` when
+it was still open at the end, `no login` when the connection point would not let it in.
 
 They speak the wire format and not the SDK, which would refuse most of this.
 """
@@ -253,10 +253,7 @@ async def _cut(attack: Attack, place: int, after_login: bool, data: bytes, *, ho
 async def _all_cuts(attack: Attack, *, hold: bool) -> None:
     cuts = list(_cuts())
     chosen = attack.rng.sample(list(enumerate(cuts)), attack.count(len(cuts)))
-    works = (
-        lambda place=place, cut=cut: _cut(attack, place, *cut, hold=hold)  # type: ignore[misc]
-        for place, cut in chosen
-    )
+    works = (lambda place=place, cut=cut: _cut(attack, place, *cut, hold=hold) for place, cut in chosen)
     await attack.paced(works, len(chosen), stay=hold)
 
 

@@ -3,12 +3,12 @@
     uv run python -m bench.hostile --seconds 60 --json
 
 Starts a cluster as in configs/local.yaml, on any free port. A victim publishes at a fixed rate, open loop; a victim
-subscriber notes when each publication arrives, its delay counted from when it was due. For half of the time nothing else
-happens, for the other half the attacks of `bench.attacks` run one after the other, from one process at nice 10, so
+subscriber notes when each publication arrives, its delay counted from when it was due. For half of the time nothing
+else happens, for the other half the attacks of `bench.attacks` run one after the other, from one process at nice 10, so
 that what is measured is the broker and not the generator beside it. Meanwhile a fresh client logs in twice a second.
 
-rss_growth_mb is the largest resident size of a role seen under attack, less the one at its beginning. The exit status is
-1 if the victim lost or doubled anything.
+rss_growth_mb is the largest resident size of a role seen under attack, less the one at its beginning. The exit status
+is 1 if the victim lost or doubled anything.
 """
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ def quantiles(delays_ms: NDArray[np.float64] | list[float]) -> dict[str, float |
     """Return p50, p99 and the maximum."""
     if not len(delays_ms):
         return {"p50": None, "p99": None, "max": None}
-    return {
-        name: round(float(np.quantile(delays_ms, q)), 3) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-    }
+    return {name: round(float(np.quantile(delays_ms, q)), 3) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -311,7 +309,7 @@ def _ratio(during: float | None, before: float | None) -> float | None:
 
 def table(figures: dict[str, Any]) -> Iterable[str]:
     """Return the figures as lines for people."""
-    yield f"{'attack':20} {'connections':>11}  {'victim p50, p99 ms':>18}  {'largest RSS growth, MB':28}  how they ended"
+    yield f"{'attack':20} {'connections':>11}  {'victim p50, p99 ms':>18}  {'RSS growth, MB':28}  how they ended"
     for name, row in figures["attacks"].items():
         role, growth = max(row["rss_growth_mb"].items(), key=lambda item: item[1])
         ends = ", ".join(f"{end} {count:,}" for end, count in row["ends"].items())

@@ -14,9 +14,11 @@ from cluster.coordinator import Coordinator, expected_slots
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
+    Again,
     Broadcast,
     CloseClient,
     Connect,
+    Drained,
     Event,
     Instruction,
     Join,
@@ -39,6 +41,7 @@ class Assembly:
 
     lanes:   (from, to) -> messages on their way, oldest first; a lane that is empty is absent.
     serving: the connection points that let clients in.
+    touched: who was handed something, or asks for another turn, since it was last drained.
     """
 
     def __init__(self, config: Config, client_output: ClientOutput) -> None:
@@ -48,6 +51,7 @@ class Assembly:
         self.lanes: dict[tuple[Peer, Peer], deque[Message]] = {}
         self.serving: set[Peer] = set()
         self.touched: set[Peer] = set()
+        self._again: set[Peer] = set()
         for peer in expected_slots(config):
             machine = make_machine(peer, 1, config)
             self.roles[peer] = Role(peer, Join(1, "in-process", 0, "", 0), machine, config)
@@ -70,6 +74,13 @@ class Assembly:
         self.feed(receiver, Received(sender, message))
         return message
 
+    def drain(self, peer: Peer) -> None:
+        """Tell a machine that it has got everything that had arrived."""
+        self._again.discard(peer)
+        self.feed(peer, Drained())
+        if peer not in self._again:
+            self.touched.discard(peer)
+
     def connection_points(self) -> list[Peer]:
         """Return the connection points, by slot."""
         return [peer for peer in self.roles if peer.layer == CONNECTION_POINT]
@@ -90,3 +101,7 @@ class Assembly:
                 self.feed(peer, LaneUp(member.peer))
             case ServeClients():
                 self.serving.add(peer)
+            case Again():
+                self._again.add(peer)
+            case _:
+                pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back

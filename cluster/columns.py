@@ -6,6 +6,7 @@ per hit is vector work, what is done per notification, of which there may be one
 
 from __future__ import annotations
 
+import mmap
 import sys
 from array import array
 from collections.abc import Iterable
@@ -15,11 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.frames import SUBSCRIPTION_BITS
+
 U16 = np.dtype("<u2")
 U32 = np.dtype("<u4")
 U64 = np.dtype("<u8")
 
 Column = NDArray[Any]
+
+MASK_PAGE = 4096
 
 
 def u16(data: bytes) -> Column:
@@ -50,6 +55,26 @@ def sizes(begins: Column, total: int) -> Column:
     np.subtract(begins[1:], begins[:-1], out=result[:-1], casting="unsafe")
     result[-1:] = total - begins[-1:]
     return result
+
+
+def mask_with(mask: Column, number: int) -> Column:
+    """Return the mask, longer where that takes for `number`, with False in the new places.
+
+    Far numbers cost no memory: beyond a page of them the mask has room for every subscription number at once, in a
+    mapping of its own, of which the system backs only the pages that are written. (Doubling would write all of it, and
+    so may an allocator that has the memory at hand.)
+    """
+    if number < len(mask):
+        return mask
+    if number < MASK_PAGE:
+        grown = np.zeros(MASK_PAGE, np.bool_)
+    else:
+        room = mmap.mmap(-1, 1 << SUBSCRIPTION_BITS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            room.madvise(mmap.MADV_NOHUGEPAGE)
+        grown = np.frombuffer(room, np.bool_)
+    grown[: len(mask)] = mask
+    return grown
 
 
 def ranges(first: Column, counts: Column) -> Column:

@@ -12,6 +12,11 @@ A connection goes through these states; anything else than what a state expects 
 Order: publications and subscription changes of a client go to one access point, in the order they came. Publications
 are gathered until Drained; a change sends what was gathered before it first.
 
+Turns: no client may keep the others waiting. Each has an allowance of work for a round, which ends with Drained; what
+it sends beyond it waits, its socket is not read meanwhile, and the next round goes on where this one stopped. A client
+that does not read what it is told is not listened to either, until it does. Changes that the matchers have not
+answered are bounded over all clients; the next ones wait their turn too.
+
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
 A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
@@ -39,11 +44,14 @@ from cluster.messages import (
     COORDINATOR_PEER,
     EXIT_POINT,
     Acknowledge,
+    Again,
     Changed,
     ChangeSubscriptions,
     ClientBytes,
     ClientClosed,
     ClientConnected,
+    ClientFree,
+    ClientFull,
     CloseClient,
     Deliver,
     Delivered,
@@ -53,9 +61,11 @@ from cluster.messages import (
     Install,
     Instruction,
     Message,
+    PauseClient,
     Peer,
     Publications,
     Received,
+    ResumeClient,
     Run,
     Send,
     SendClient,
@@ -79,10 +89,35 @@ SESSION_MASK = (1 << 32) - 1
 """Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
 SESSIONS_PER_INCARNATION = 1 << 20
 
+ROUND_US = 3000
+TURN_US, TURN_US_MIN = 1000, 100
+"""What all clients that are behind may cost in a round, and one of them, in about microseconds of one core; the costs
+below are as measured. So others wait about three milliseconds for a flood, and a lone client loads its ten thousand
+subscriptions with few rounds."""
+FRAME_US = 5
+PUBLISH_US = 20
+CHANGE_US = 20
+"""And one more for every two bytes of a filter, and for every ten bytes of its normal form."""
+OVER_LIMIT_US = 10_000
+"""A filter that is refused for a limit: finding out may take as long as for the costliest that is not."""
+CHANGES_UNDERWAY = 1024
+CHANGE_BYTES_UNDERWAY = 128 << 10
+"""Changes, and bytes of normal forms, that may await the matchers' answer; one change may go over it. A matcher takes
+about 30 ms for a normal form at the limit of 1,024 conjunctions, which all others wait for."""
+
 
 @dataclass(slots=True)
 class Connection:
-    """A socket and what its client may still send. `heard_ms`, `since_ms`, `partial_ms`: monotonic, for deadlines."""
+    """A socket and what its client may still send. `heard_ms`, `since_ms`, `partial_ms`: monotonic, for deadlines.
+
+    bodies:    frames that have come and wait for the client's turn; not empty if and only if it is `_behind`.
+    allowance: microseconds left of this round; below 0 where one frame cost more, to be made up for.
+    waits:     the next frame is a change, and too many are under way.
+    full_ms:   since when the client has not read what was written; None while it reads.
+    paused:    its socket is not read.
+    ended:     the socket is gone; what had come before is still handled.
+    now_us:    when the last bytes came, microseconds since 1970.
+    """
 
     number: int
     reader: FrameReader
@@ -90,6 +125,13 @@ class Connection:
     heard_ms: int
     partial_ms: int | None = None
     session: Session | None = None
+    bodies: deque[bytes] = field(default_factory=deque)
+    allowance: int = TURN_US
+    waits: bool = False
+    full_ms: int | None = None
+    paused: bool = False
+    ended: bool = False
+    now_us: int = 0
 
 
 @dataclass(slots=True)
@@ -152,7 +194,11 @@ class ConnectionPoint:
         self._by_client_id: dict[str, Session] = {}
         self._publishers = 0  # sessions that have published
         self._pool_bytes = 0  # unacknowledged payload of all sessions
-        self._changes: dict[int, tuple[int, int | None, int | None]] = {}  # change -> session, request, number closed
+        self._behind: dict[int, Connection] = {}  # connections whose frames wait, the next to have its turn first
+        self._spent: dict[int, Connection] = {}  # connections without their full allowance
+        # change -> session, request, number closed, bytes
+        self._changes: dict[int, tuple[int, int | None, int | None, int]] = {}
+        self._change_bytes = 0
         self._gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
         self._held: dict[tuple[int, int], int] = {}  # (exit point, token) -> sessions that hold it
         self._delivered: dict[int, list[int]] = {}  # exit point -> tokens to send
@@ -178,6 +224,10 @@ class ConnectionPoint:
                 self._connected(connection)
             case ClientClosed(connection):
                 self._closed(connection)
+            case ClientFull(number):
+                self._full(number, True)
+            case ClientFree(number):
+                self._full(number, False)
             case _:
                 pass  # LaneUp, LaneDown: lanes keep what is sent
         out, self._out = self._out, []
@@ -190,6 +240,7 @@ class ConnectionPoint:
             "unacknowledged_bytes": self._pool_bytes,
             "subscriptions": sum(len(session.subscriptions) for session in self._sessions.values()),
             "held_runs": len(self._held),
+            "changes_underway": len(self._changes),
         }
 
     # Connections -------------------------------------------------------------------------------------------------
@@ -207,8 +258,41 @@ class ConnectionPoint:
 
     def _closed(self, number: int) -> None:
         connection = self._connections.get(number)
-        if connection is not None:
-            self._forget(connection)
+        if connection is None:
+            return
+        if connection.bodies and connection.session is not None:
+            # What a client sent before it left counts, be its turn yet to come.
+            connection.ended = True
+            connection.full_ms = None
+            return
+        self._forget(connection)
+
+    def _full(self, number: int, full: bool) -> None:
+        connection = self._connections.get(number)
+        if connection is None or connection.ended:
+            return
+        connection.full_ms = self._now_ms if full else None
+        if full:
+            self._pause(connection)
+            return
+        if connection.session is not None:
+            self._touched[connection.session.key & SESSION_MASK] = connection.session
+        if not connection.bodies:
+            self._resume(connection)
+
+    def _pause(self, connection: Connection) -> None:
+        if not connection.paused:
+            connection.paused = True
+            self._out.append(PauseClient(connection.number))
+
+    def _resume(self, connection: Connection) -> None:
+        if connection.paused:
+            connection.paused = False
+            # It could not be heard meanwhile: its deadlines begin anew.
+            connection.heard_ms = self._now_ms
+            if connection.partial_ms is not None:
+                connection.partial_ms = self._now_ms
+            self._out.append(ResumeClient(connection.number))
 
     def _end(self, number: int, bye: Bye) -> None:
         self._out.append(SendClient(number, encode_frame(bye)))
@@ -223,6 +307,8 @@ class ConnectionPoint:
         """The connection is no more; neither is its session."""
         self._connections.pop(connection.number, None)
         self._waiting.pop(connection.number, None)
+        self._behind.pop(connection.number, None)
+        self._spent.pop(connection.number, None)
         self.counters["connections"] = len(self._connections)
         session, connection.session = connection.session, None
         if session is None:
@@ -239,7 +325,7 @@ class ConnectionPoint:
         if session.subscriptions:
             self._send_gathered(session.access_point)
             changes = [
-                SubscriptionChange(self._change(number, None, None), subscription_id(session.key, closed), None)  # type: ignore[arg-type]
+                SubscriptionChange(self._change(number, None, None, 0), subscription_id(session.key, closed), None)  # type: ignore[arg-type]
                 for closed in sorted(session.subscriptions)
             ]
             self._out.append(Send(session.access_point, ChangeSubscriptions(changes)))
@@ -250,26 +336,77 @@ class ConnectionPoint:
         if connection is None:
             return  # already told to close
         connection.heard_ms = self._now_ms
+        connection.now_us = event.now_us
         try:
-            for body in connection.reader.feed(event.data):
-                connection.partial_ms = None
-                self._frame(connection, body, event.now_us)
-                if connection.number not in self._connections:
-                    return
+            bodies = connection.reader.feed(event.data)
         except FrameTooLargeError as error:
             self._refuse(connection, Bye("too_large", str(error)))
+            return
+        if bodies or not connection.reader.pending:
+            connection.partial_ms = None
+        if connection.reader.pending and connection.partial_ms is None:
+            connection.partial_ms = self._now_ms
+        connection.bodies.extend(bodies)
+        if bodies and connection.number not in self._behind:
+            self._work(connection)
+
+    def _work(self, connection: Connection) -> None:
+        """Handle the frames that wait, as far as the client's allowance goes."""
+        bodies = connection.bodies
+        number = connection.number
+        try:
+            while bodies and connection.allowance > 0 and connection.full_ms is None and not connection.waits:
+                frame = decode_client_frame(bodies[0])
+                if isinstance(frame, frames.Subscribe | frames.Unsubscribe) and self._changes_full():
+                    connection.waits = True
+                    break
+                bodies.popleft()
+                connection.allowance -= FRAME_US
+                self._frame(connection, frame, connection.now_us)
+                if number not in self._connections:
+                    return
         except CodecError as error:
             self._refuse(connection, Bye("malformed", str(error)))
+            return
         except Refusal as refusal:
             self._refuse(connection, refusal.bye)
-        else:
-            if not connection.reader.pending:
-                connection.partial_ms = None
-            elif connection.partial_ms is None:
-                connection.partial_ms = self._now_ms
+            return
+        self._spent[number] = connection
+        if bodies:
+            self._behind[number] = connection
+            self._pause(connection)
+            return
+        self._behind.pop(number, None)
+        if connection.ended:
+            self._forget(connection)
+        elif connection.full_ms is None:
+            self._resume(connection)
 
-    def _frame(self, connection: Connection, body: bytes, now_us: int) -> None:
-        frame = decode_client_frame(body)
+    def _next_turns(self) -> None:
+        """Begin a round: give out allowances, and go on with those who are behind."""
+        turn = min(TURN_US, max(TURN_US_MIN, ROUND_US // max(len(self._behind), 1)))
+        spent, self._spent = self._spent, {}
+        for number, connection in spent.items():
+            connection.allowance = min(connection.allowance + turn, turn)
+            if connection.allowance < TURN_US:
+                self._spent[number] = connection
+        if not self._behind:
+            return
+        changes_full = self._changes_full()
+        for number, connection in list(self._behind.items()):
+            connection.waits = connection.waits and changes_full
+            if number in self._behind:
+                # Whoever is stopped by what those before it did comes before them the next time.
+                if connection.allowance > 0 and not connection.waits:
+                    del self._behind[number]
+                self._work(connection)
+        if any(connection.full_ms is None and not connection.waits for connection in self._behind.values()):
+            self._out.append(Again())
+
+    def _changes_full(self) -> bool:
+        return len(self._changes) >= CHANGES_UNDERWAY or self._change_bytes >= CHANGE_BYTES_UNDERWAY
+
+    def _frame(self, connection: Connection, frame: frames.ClientFrame, now_us: int) -> None:
         session = connection.session
         if session is None:
             if not isinstance(frame, frames.Hello):
@@ -278,6 +415,7 @@ class ConnectionPoint:
             return
         match frame:
             case frames.Publish():
+                connection.allowance -= PUBLISH_US
                 self._publish(session, frame, now_us)
             case frames.Consumed(count):
                 before = session.outbox.consumed
@@ -289,8 +427,9 @@ class ConnectionPoint:
                     session.stalled_ms = None
                 self._touched[session.key & SESSION_MASK] = session
             case frames.Subscribe():
-                self._subscribe(session, frame)
+                connection.allowance -= self._subscribe(session, frame)
             case frames.Unsubscribe():
+                connection.allowance -= CHANGE_US
                 self._unsubscribe(session, frame)
             case frames.Pong():
                 pass
@@ -440,12 +579,15 @@ class ConnectionPoint:
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
-    def _change(self, session: int, request: int | None, closed: int | None) -> int:
+    def _change(self, session: int, request: int | None, closed: int | None, size: int) -> int:
         self._next_change += 1
-        self._changes[self._next_change] = (session, request, closed)
+        self._changes[self._next_change] = (session, request, closed, size)
+        self._change_bytes += size
         return self._next_change
 
-    def _subscribe(self, session: Session, frame: frames.Subscribe) -> None:
+    def _subscribe(self, session: Session, frame: frames.Subscribe) -> int:
+        """Check the request and pass it on; return what it cost, in microseconds."""
+        cost = CHANGE_US + len(frame.filter) // 2
         if not 0 <= frame.number < 1 << SUBSCRIPTION_BITS:
             raise Refusal("malformed", f"subscription number {frame.number}, allowed is below {1 << SUBSCRIPTION_BITS}")
         new = frame.number not in session.subscriptions
@@ -454,22 +596,22 @@ class ConnectionPoint:
             self._write(
                 session, frames.Refused(frame.request, "too_many", f"{limit} subscriptions are open", None, limit)
             )
-            return
+            return cost
         if frame.policy not in POLICIES:
             reason = f"policy {frame.policy[:32]!r}, known are {', '.join(POLICIES)}"
             self._write(session, frames.Refused(frame.request, "policy", reason, None, None))
-            return
+            return cost
         try:
             normal_form = encode_normal(_parse(frame.filter, self._filters).normal_form)
         except FilterError as error:
             self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
-            return
+            return cost if error.limit is None else OVER_LIMIT_US
         session.subscriptions.add(frame.number)
-        while frame.number >= len(session.live):
-            session.live = np.concatenate([session.live, np.zeros_like(session.live)])
+        session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
         session.outbox.set_policy(frame.number, droppable=frame.policy == "drop_oldest")
         self._send_change(session, frame.request, frame.number, normal_form)
+        return cost + len(normal_form) // 10
 
     def _unsubscribe(self, session: Session, frame: frames.Unsubscribe) -> None:
         if frame.number not in session.subscriptions:
@@ -479,7 +621,8 @@ class ConnectionPoint:
         self._send_change(session, frame.request, frame.number, None)
 
     def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
-        change = self._change(session.key & SESSION_MASK, request, number if normal_form is None else None)
+        closed, size = (number, 0) if normal_form is None else (None, len(normal_form))
+        change = self._change(session.key & SESSION_MASK, request, closed, size)
         self._send_gathered(session.access_point)
         subscription = subscription_id(session.key, number)  # type: ignore[arg-type]
         change_message = ChangeSubscriptions([SubscriptionChange(change, subscription, normal_form)])
@@ -487,7 +630,8 @@ class ConnectionPoint:
 
     def _changed(self, message: Changed) -> None:
         for change in message.changes:
-            number, request, closed = self._changes.pop(change)
+            number, request, closed, size = self._changes.pop(change)
+            self._change_bytes -= size
             session = self._sessions.get(number)
             if session is None or request is None:
                 continue
@@ -585,6 +729,8 @@ class ConnectionPoint:
     # Rounds ------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
+        if self._spent or self._behind:
+            self._next_turns()
         for access_point in list(self._gathered):
             self._send_gathered(access_point)
         touched, self._touched = self._touched, {}
@@ -593,13 +739,14 @@ class ConnectionPoint:
                 # Once a round and not once a close: a client may close thousands.
                 session.closed_now = False
                 session.outbox.keep(session.live)
-            for chunk in session.outbox.take():
-                self.counters["notifications"] += len(chunk)
-                self._write(session, chunk.frame())
-            drops = session.outbox.take_drops()
-            if drops is not None:
-                counts = sorted(drops.counts.items())
-                self._write(session, frames.Dropped("drop_oldest", drops.notifications, counts))
+            if self._connections[session.connection].full_ms is None:
+                for chunk in session.outbox.take():
+                    self.counters["notifications"] += len(chunk)
+                    self._write(session, chunk.frame())
+                drops = session.outbox.take_drops()
+                if drops is not None:
+                    counts = sorted(drops.counts.items())
+                    self._write(session, frames.Dropped("drop_oldest", drops.notifications, counts))
             if session.holds:
                 self._release(session)
         for exit_point, tokens in self._delivered.items():
@@ -613,7 +760,12 @@ class ConnectionPoint:
         for connection in list(self._connections.values()):
             session = connection.session
             bye = None
-            if session is None and now_ms - connection.since_ms > limits.login_ms:
+            if connection.full_ms is not None:
+                if now_ms - connection.full_ms > 3 * self._timing.client_heartbeat_ms:
+                    bye = Bye("slow", f"nothing of what was written was read for {now_ms - connection.full_ms} ms")
+            elif connection.paused or connection.ended:
+                pass  # its own silence is our doing
+            elif session is None and now_ms - connection.since_ms > limits.login_ms:
                 bye = Bye("timeout", f"no Hello within {limits.login_ms} ms")
             elif connection.partial_ms is not None and now_ms - connection.partial_ms > limits.partial_frame_ms:
                 bye = Bye("timeout", f"a frame was not complete within {limits.partial_frame_ms} ms")

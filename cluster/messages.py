@@ -388,6 +388,18 @@ class ClientClosed(NamedTuple):
     connection: int
 
 
+class ClientFull(NamedTuple):
+    """What was written to the client piles up: it does not read. Until ClientFree more only makes it worse."""
+
+    connection: int
+
+
+class ClientFree(NamedTuple):
+    """The client has read on, and little is left of what had piled up."""
+
+    connection: int
+
+
 class Tick(NamedTuple):
     """Time passes: milliseconds on a monotonic clock, about every 50 ms."""
 
@@ -398,7 +410,18 @@ class Drained(NamedTuple):
     """Everything that had arrived has been handed over: send what was gathered. This is where batches end."""
 
 
-Event = Received | LaneUp | LaneDown | ClientConnected | ClientBytes | ClientClosed | Tick | Drained
+Event = (
+    Received
+    | LaneUp
+    | LaneDown
+    | ClientConnected
+    | ClientBytes
+    | ClientClosed
+    | ClientFull
+    | ClientFree
+    | Tick
+    | Drained
+)
 
 
 # Instructions: what a machine asks for --------------------------------------------------------------------
@@ -437,8 +460,24 @@ class CloseClient(NamedTuple):
     connection: int
 
 
+class PauseClient(NamedTuple):
+    """Read no more from the client's socket until ResumeClient; what was read already may still come."""
+
+    connection: int
+
+
+class ResumeClient(NamedTuple):
+    """Read from the client's socket again."""
+
+    connection: int
+
+
 class ServeClients(NamedTuple):
     """Open the client port."""
 
 
-Instruction = Send | Broadcast | Connect | SendClient | CloseClient | ServeClients
+class Again(NamedTuple):
+    """There is more to do: let others have their turn, then say Drained again, whether or not anything came."""
+
+
+Instruction = Send | Broadcast | Connect | SendClient | CloseClient | PauseClient | ResumeClient | ServeClients | Again

@@ -133,8 +133,7 @@ class Outbox:
     def set_policy(self, number: int, *, droppable: bool) -> None:
         """Remember the policy of a subscription."""
         if droppable:
-            while number >= len(self._droppable):
-                self._droppable = np.concatenate([self._droppable, np.zeros_like(self._droppable)])
+            self._droppable = columns.mask_with(self._droppable, number)
             self._any_droppable = True
         if number < len(self._droppable):
             self._droppable[number] = droppable

@@ -24,7 +24,6 @@ from cluster.messages import (
     ClientBytes,
     ClientClosed,
     ClientConnected,
-    Drained,
     Peer,
     Tick,
 )
@@ -134,10 +133,8 @@ class LocalCluster:
                 assembly.deliver(*next(iter(assembly.lanes)))
             if not assembly.touched:
                 return
-            touched, assembly.touched = sorted(assembly.touched), set()
-            for peer in touched:
-                assembly.feed(peer, Drained())
-                assembly.touched.discard(peer)
+            for peer in sorted(assembly.touched):
+                assembly.drain(peer)
 
     def _tick(self) -> None:
         now_ms = time.monotonic_ns() // 1_000_000

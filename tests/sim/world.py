@@ -31,7 +31,6 @@ from cluster.messages import (
     ClientClosed,
     ClientConnected,
     Deliver,
-    Drained,
     Heartbeat,
     Peer,
     Received,
@@ -219,8 +218,7 @@ class World:
 
     def _drain(self, peer: Peer) -> None:
         self.note(f"{peer} drained")
-        self.assembly.feed(peer, Drained())
-        self.assembly.touched.discard(peer)
+        self.assembly.drain(peer)
 
     def _tick(self) -> None:
         self._next_tick_ms = self.now_ms + TICK_MS
