@@ -148,11 +148,14 @@ class LaneProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         try:
-            if self._open:
-                self._frames(self, self._reader.feed(data))
-                return
-            for body in self._reader.feed(data):
-                self._handshake(body)
+            bodies = self._reader.feed(data)
+            handshake = 0
+            while not self._open and handshake < len(bodies):
+                self._handshake(bodies[handshake])
+                handshake += 1
+            # A listener's first frames may come in one piece with its Ready.
+            if self._open and handshake < len(bodies):
+                self._frames(self, bodies[handshake:] if handshake else bodies)
         except CodecError as error:
             self.abort(str(error))
 
@@ -230,6 +233,7 @@ class LaneProtocol(asyncio.Protocol):
         self._other_nonce = challenge.nonce
         if not hmac.compare_digest(challenge.proof, self._proof("listener")):
             raise CodecError("the listener does not know the cluster's secret")
+        self._reader.limit = FRAME_BYTES
         received = self._received(self._other)
         if received is None:
             raise CodecError(f"{self._other} is fenced")
