@@ -10,10 +10,11 @@ Without --engine it runs `index` and `numpy` in turn and prints their ratio. Eng
     scan   the oracle, plain Python
     all    the three of them
 
-Each engine gets the subscriptions one by one, a warm-up with all publications, then the publications in batches, `--repeats`
-times; the median counts. The index may tend itself between warm-up and measurement, as it would in idle moments. The
-checksum (sum over publications of the sum of matching ids, modulo 2**64) must be equal for all engines; if not, the exit
-status is 1. --dump writes subscriptions.jsonl and publications.jsonl for other engines.
+Each engine gets the subscriptions one by one, a warm-up with all publications, then the publications in
+batches, `--repeats` times; the median counts. The index may tend itself between warm-up and measurement, as
+it would in idle moments. The checksum (sum over publications of the sum of matching ids, modulo 2**64) must
+be equal for all engines; if not, the exit status is 1. --dump writes subscriptions.jsonl and
+publications.jsonl for other engines.
 """
 
 from __future__ import annotations
@@ -178,14 +179,15 @@ def _match_bytes(engine: Engine, lengths: bytes, payload: bytes) -> Hits:
 
 def _remove(engine: Engine, options: argparse.Namespace) -> float:
     """Return the mean microseconds of a removal, over at most 20,000 random ones."""
-    count = min(options.subscriptions // 2, REMOVED_MAX)
+    count: int = min(options.subscriptions // 2, REMOVED_MAX)
     if count == 0:
         return 0.0
     removed = random.Random(options.seed).sample(range(options.subscriptions), count)
     begin = time.perf_counter()
     for subscription in removed:
         engine.remove(subscription)
-    return round((time.perf_counter() - begin) / count * 1e6, 3)
+    seconds = time.perf_counter() - begin
+    return round(seconds / count * 1e6, 3)
 
 
 def dump(options: argparse.Namespace) -> None:

@@ -1,11 +1,13 @@
 """The honest brute force: every subscription is looked at for every publication, by vector operations over columns.
 
-Each attribute has up to three columns over the conjunctions: a low and a high bound, and the number of the one value that
-it must equal. Patterns are evaluated once per distinct value (and remembered), then spread over the rows that have them.
-What is left (kinds, negations, places, integers beyond 2**53) is checked row by row among the rows that hold so far.
+Each attribute has up to three columns over the conjunctions: a low and a high bound, and the number of the
+one value that it must equal. Patterns are evaluated once per distinct value (and remembered), then spread
+over the rows that have them. What is left (kinds, negations, places, integers beyond 2**53) is checked row by
+row among the rows that hold so far.
 
-Rows are sorted by (client, subscription), so that `flatnonzero` gives hits in their final order. Publications are decoded
-beforehand and outside of what is timed; scratch arrays are used again. It keeps its subscriptions sorted only while it
+Rows are sorted by (client, subscription), so that `flatnonzero` gives hits in their final order. Publications
+are decoded beforehand and outside of what is timed; scratch arrays are used again. It keeps its subscriptions
+sorted only while it
 matches: adding after a match builds the columns anew.
 """
 
@@ -29,7 +31,7 @@ _REMEMBERED = 10_000
 
 @dataclass
 class _Column:
-    """One attribute. low, high: bounds, infinite where there is none. value: number of the value to equal, 0 for any."""
+    """One attribute. low, high: bounds, infinite for none. value: number of the value to equal, 0 for any."""
 
     low: npt.NDArray[np.float64] | None = None
     high: npt.NDArray[np.float64] | None = None
@@ -180,6 +182,7 @@ class NumpyScan:
                 else:
                     holds &= column.ranged
             if column.value is not None:
+                assert column.unvalued is not None
                 number = 0 if value is None else column.numbers.get((isinstance(value, bool), value), 0)
                 if number:
                     np.equal(column.value, number, out=scratch)

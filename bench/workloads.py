@@ -1,18 +1,19 @@
 """The five workloads: filters and publications, made again exactly by their seed.
 
-    opensense  readings of four pollutants by 30 sensors in Zurich; a filter takes a random reading's type and value with a
-               random operator of < <= == > >=, a fifth are time ranges (cupus-d451-2013 section 6)
+    opensense  readings of four pollutants by 30 sensors in Zurich; a filter takes a random reading's type and
+               value with a random operator of < <= == > >=, a fifth are time ranges (cupus-d451-2013 section 6)
     zgair      temperature, pressure, humidity, CO, NO2 and SO2 at 13,905 positions in Zagreb on six days; the same kind
                of filters (cupus-mcs-2015 section 6.1)
-    silbops    10 numeric and 10 string attributes, 1 to 5 constraints a filter; publications of about 10 attributes that each
-               match at least one filter (e-silbops-2017 section 6)
-    sgim       lo < x < hi over eight health attributes, 2 to 10 predicates a filter (1 to 5 ranges), uniform or Zipf 0.8
-               (sensor-cloud-2009 section 6)
+    silbops    10 numeric and 10 string attributes, 1 to 5 constraints a filter; publications of about 10
+               attributes that each match at least one filter (e-silbops-2017 section 6)
+    sgim       lo < x < hi over eight health attributes, 2 to 10 predicates a filter (1 to 5 ranges), uniform
+               or Zipf 0.8 (sensor-cloud-2009 section 6)
     geofence   gas, a box of 2 % of the city's side in latitude and longitude, and a threshold; people and sensors crowd
                towards the centre
 
-The papers give the kinds of filter and the sizes, not the data; where they leave a choice (how many values a string attribute
-has, how wide a range is) it is made so that the matches per publication come near those that other engines' figures were
+The papers give the kinds of filter and the sizes, not the data; where they leave a choice (how many values a
+string attribute has, how wide a range is) it is made so that the matches per publication come near those that
+other engines' figures were
 measured with: opensense 930 of 10,000, zgair 1,350 of 20,000, silbops 14 and geofence 20 and sgim 9,650 of 100,000.
 
 A filter is made as conditions; `text` and `form` turn them into its text and, without parsing, its normal form.
@@ -30,8 +31,8 @@ from cluster.language.normal import AnyAtom, Interval, Member, NormalForm, Patte
 
 Publication = dict[str, bool | int | float | str | None]
 Condition = tuple[str, str, int | float | str, int | float | str]
-"""(attribute, operator, operand, second operand). Operators: those of the language on one operand, `between`, and `inside`
-(greater than the operand and less than the second one)."""
+"""(attribute, operator, operand, second operand). Operators: those of the language on one operand, `between`,
+and `inside` (greater than the operand and less than the second one)."""
 Conditions = list[Condition]
 
 NAMES = ("opensense", "zgair", "silbops", "sgim", "geofence")
@@ -246,7 +247,7 @@ def _silbops(filters: random.Random, rest: random.Random, subscriptions: int, co
                 return name, "==", value, 0
             if draw < 0.7 or selective:
                 low = round(filters.random() * _NUMBERS_TO, 2)
-                return name, "between", low, round(low + 4 * filters.random(), 2)
+                return name, "between", low, round(low + 0.01 + 4 * filters.random(), 2)
             return name, filters.choice(("<", "<=", ">", ">=")), value, 0
         name = f"s{attribute - 10}"
         value = filters.randrange(_STRING_VALUES)

@@ -1,8 +1,8 @@
 """A batch of publications as they travel: concatenated msgpack maps and their lengths.
 
 Every publication is checked here, once: a map of string -> bool | int (64 bits, signed or unsigned) | finite float |
-string | nil, within the limits. A refused one matches nothing, and `rejected` says why, for the publisher's eyes. Where a
-map names an attribute twice the last value counts, as in every msgpack decoder that builds a map.
+string | nil, within the limits. A refused one matches nothing, and `rejected` says why, for the publisher's
+eyes. Where a map names an attribute twice the last value counts, as in every msgpack decoder that builds a map.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Batch:
         """Check the publications.
 
         lengths: bytes of each publication, little-endian 32 bits each. payload: their msgpack, one after the other.
-        Raises ValueError when the lengths do not add up to the payload: that is our sender's mistake, not a publisher's.
+        Raises ValueError when the lengths do not add up to the payload: that is our sender's mistake, not a
+        publisher's.
         """
         if len(lengths) % 4:
             raise ValueError(f"lengths must hold 4 bytes a publication, got {len(lengths)} bytes")
@@ -142,6 +143,6 @@ class Batch:
         )
 
 
-def address(array: np.ndarray) -> int:  # type: ignore[type-arg]
+def address(array: np.ndarray) -> int:
     """Return where an array's data lies."""
     return int(array.ctypes.data)

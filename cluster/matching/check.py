@@ -324,7 +324,7 @@ class _Checker:
             self._own(at.CACHE + 24 * slot + 16)
 
     def _check_pool(self) -> None:
-        expected = set()
+        expected: set[int] = set()
         for class_, size in enumerate(at.POOL_SIZES):
             start = at.POOL + (class_ << at.REGION_BITS)
             used = self._get(at.H_POOL_USED + 8 * class_)

@@ -69,7 +69,10 @@ def remove(m: int, subscription: int) -> bool:
 
 @compiled
 def _renumber(m: int, old: int, new: int, leaving: int) -> None:
-    """Give a conjunction another number. leaving: the rest of the chain that is being removed, no longer in the order."""
+    """Give a conjunction another number.
+
+    leaving: the rest of the chain that is being removed, no longer in the order.
+    """
     store32(m + C_POSITION + 4 * new, load32(m + C_POSITION + 4 * old))
     store32(m + C_SIBLING + 4 * new, load32(m + C_SIBLING + 4 * old))
     word = load64(m + C_LEAF + 8 * old)

@@ -7,14 +7,15 @@ The choices:
     ONE     the key is one predicate, or one range, the most selective; the rest is verified from the record.
     REST    there is neither: the presence of an attribute leads to it, or nothing does.
 
-Costs are in nanoseconds a publication, measured on one core: a visit of a cluster about 40, an entry compared in a block
-about 0.5, a conjunction verified about 15. They need only be right within a factor of two.
+Costs are in nanoseconds a publication, measured on one core: a visit of a cluster about 40, an entry compared
+in a block about 0.5, a conjunction verified about 15. They need only be right within a factor of two.
 
-A predicate's selectivity is the share of the weighted publications that made it true, a range's the share of a sorted sample
-of its attribute's values. Before publications have come, bounds of other filters stand for values, and the number
-of an attribute's known values for their frequency. As both are guesses, and as siblings come later, a sweep looks at
-every conjunction again when publications or conjunctions have multiplied, or when verifying has become much more
-frequent; a few conjunctions at a time, beside the work at hand (`sweep`).
+A predicate's selectivity is the share of the weighted publications that made it true, a range's the share of
+a sorted sample of its attribute's values. Before publications have come, bounds of other filters stand for
+values, and the number of an attribute's known values for their frequency. As both are guesses, and as
+siblings come later, a sweep looks at every conjunction again when publications or conjunctions have
+multiplied, or when verifying has become much more frequent; a few conjunctions at a time, beside the work at
+hand (`sweep`).
 """
 
 from __future__ import annotations
@@ -369,8 +370,8 @@ def _put_range(m: int, index: int, columns: int) -> int:
 def _make_key(m: int) -> int:
     """Write the chosen cluster's key to S_KEY and the entry's bounds to S_VALUES.
 
-    Returns the entry's guard << 1 | residue. The guard is a place in LIVE that the publication must have marked: the next
-    best equality, or the presence of an attribute; 0 is always marked.
+    Returns the entry's guard << 1 | residue. The guard is a place in LIVE that the publication must have
+    marked: the next best equality, or the presence of an attribute; 0 is always marked.
     """
     plan = m + S_PLAN
     key = m + S_KEY
@@ -530,7 +531,10 @@ def _sweep_is_due(m: int) -> bool:
 
 @compiled
 def sweep(m: int, steps: int) -> bool:
-    """Look at up to `steps` conjunctions again, when a sweep is under way or due; tell whether one is still under way."""
+    """Look at up to `steps` conjunctions again, when a sweep is under way or due.
+
+    Tells whether one is still under way.
+    """
     at = load64(m + H_SWEEP)
     if at == 0:
         if not _sweep_is_due(m):

@@ -1,14 +1,15 @@
 """The index: which subscriptions match a publication, exactly and fast.
 
 How it works, in ten lines. A filter's normal form is a few conjunctions. Each conjunction lies in one cluster
-(`tiles.py`), under a key that a publication leads to: a predicate that it makes true or an attribute that it has. Where many
-conjunctions have the same predicates and ranges over the same attributes they share a cluster that holds all of them as
-columns in a tree of 64-entry blocks; where each is different it lies under its most selective part, and the rest
-is verified from its packed record (`filing.py` decides by estimated cost and reconsiders, `records.py` verifies). Strings, sets and
-equalities are predicates with a number, looked up by hash and compared byte by byte (`predicates.py`). A hit sets a bit at
-the subscription's place in the order of (client, id); reading the bits gives the hits sorted, without doubles (`order.py`).
-All of it lies in one mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so
-that no call pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
+(`tiles.py`), under a key that a publication leads to: a predicate that it makes true or an attribute that it
+has. Where many conjunctions have the same predicates and ranges over the same attributes they share a cluster
+that holds all of them as columns in a tree of 64-entry blocks; where each is different it lies under its most
+selective part, and the rest is verified from its packed record (`filing.py` decides by estimated cost and
+reconsiders, `records.py` verifies). Strings, sets and equalities are predicates with a number, looked up by
+hash and compared byte by byte (`predicates.py`). A hit sets a bit at the subscription's place in the order of
+(client, id); reading the bits gives the hits sorted, without doubles (`order.py`). All of it lies in one
+mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so that no call
+pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
 
 This file is the Python side: it packs, grows the result, and keeps the names of attributes.
 """
@@ -127,11 +128,15 @@ class Index:
         return hits
 
     def fold(self, units: int = _FOLD_UNITS) -> bool:
-        """Do some maintenance: reconsider where conjunctions lie. For idle times; not needed for correctness.
+        """Do some maintenance: reconsider where conjunctions lie, shorten tables. For idle times; never needed.
 
         units: conjunctions to look at; 512 take less than 2 ms. Returns whether more is to be done now.
         """
-        return bool(kernels.sweep(self._m, units))
+        if kernels.sweep(self._m, units):
+            return True
+        if self._removals and not self._trim():
+            self._removals = 0
+        return self._removals > 0
 
     def __len__(self) -> int:
         return self._get(layout.H_SUBSCRIPTIONS)
@@ -219,8 +224,9 @@ class Index:
             sized.append((layout.POOL + (index << layout.REGION_BITS), used * size))
         return sized
 
-    def _trim(self) -> None:
-        """Give pages behind the regions' ends back to the system."""
+    def _trim(self) -> bool:
+        """Give pages behind the regions' ends back to the system; tell whether there are more."""
+        more = False
         for start, end in self._regions():
             before = self._touched.get(start, 0)
             if end > before:
@@ -234,6 +240,8 @@ class Index:
                 if length:
                     self._map.madvise(mmap.MADV_DONTNEED, far - length, length)
                     self._touched[start] = before - length
+                    more = True
+        return more
 
     def _get(self, cell: int) -> int:
         return int(self._view[cell >> 3])
@@ -245,7 +253,8 @@ class Index:
 def warm() -> None:
     """Compile everything, or load it from the cache, so that no first message waits for it.
 
-    Cost: half a minute where nothing is cached yet, about a second otherwise. Run it once before starting several processes.
+    Cost: half a minute where nothing is cached yet, about a second otherwise. Run it once before starting
+    several processes.
     """
     index = Index()
     index.add(1, ((Kinds("a", ANY_KIND),),), 1)

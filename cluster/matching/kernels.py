@@ -17,9 +17,23 @@ from typing import Any
 
 from numba import njit
 
-from cluster.matching import edit, filing, predicates, search
+from cluster.matching import edit, filing, numbers, predicates, search
 from cluster.matching import walk as walking
-from cluster.matching.layout import H_FREED
+from cluster.matching.layout import (
+    A_LISTED,
+    A_NEXT,
+    H_ATTRIBUTES,
+    H_ATTRIBUTES_FREE,
+    H_CLUSTERS,
+    H_CLUSTERS_FREE,
+    H_FREED,
+    H_PREDICATES,
+    H_PREDICATES_FREE,
+    K_BEFORE,
+    K_NEXT,
+    P_LISTED,
+    P_NEXT,
+)
 from cluster.matching.machine import load64
 
 # Conjunctions that a sweep looks at in passing.
@@ -34,6 +48,7 @@ _FILES = (
     "kernels.py",
     "layout.py",
     "machine.py",
+    "numbers.py",
     "order.py",
     "pool.py",
     "predicates.py",
@@ -111,7 +126,12 @@ def _entry_points(digest: int) -> tuple[Any, ...]:
     def sweep(m: int, steps: int) -> int:
         if digest < 0:
             return digest
-        return 1 if filing.sweep(m, steps) else 0
+        forgetting = numbers.forget(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED, steps)
+        if numbers.forget(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED, steps):
+            forgetting = True
+        if numbers.forget(m, H_CLUSTERS, H_CLUSTERS_FREE, K_NEXT, K_BEFORE, steps):
+            forgetting = True
+        return 1 if filing.sweep(m, steps) or forgetting else 0
 
     def match(
         m: int,

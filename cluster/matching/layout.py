@@ -1,13 +1,14 @@
 """Where everything in the index lies: one reserved mapping, cut into regions of fixed places.
 
 The index's state is a small database in one private anonymous mapping (`reserve`). The mapping is huge, but only
-address space: a page costs memory from its first use on, and `trim` gives pages back. So a table grows without ever being
-copied (no pause, however large), a region's place is a constant in the compiled code, and a kernel takes one
-argument, the mapping's address `m`. The price: nothing checks bounds, so each structure's file states its invariants and
-`check.py` verifies them all.
+address space: a page costs memory from its first use on, and `trim` gives pages back. So a table grows
+without ever being copied (no pause, however large), a region's place is a constant in the compiled code, and
+a kernel takes one argument, the mapping's address `m`. The price: nothing checks bounds, so each structure's
+file states its invariants and `check.py` verifies them all.
 
-Numbers of things (conjunctions, predicates, attributes, clusters) start at 1; 0 stands for none. A `ref` is a place in the
-mapping, counted from its start. "32" tables hold unsigned 32-bit numbers, all others 64-bit words or doubles.
+Numbers of things (conjunctions, predicates, attributes, clusters) start at 1; 0 stands for none. A `ref` is a
+place in the mapping, counted from its start. "32" tables hold unsigned 32-bit numbers, all others 64-bit
+words or doubles.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ S_TRUE = SCRATCH + (10 << 25)  # 32: string conditions that a value makes true
 S_SET = SCRATCH + (11 << 25)  # 32: members of a set being built
 S_PLAN = SCRATCH + (12 << 25)  # choices for the conjunction being filed, see filing.py
 
-# Block sizes: steps of 16 bytes, then of about a fifth, to 80 kB (a set of 256 values, a text filter, a node of 16 columns).
+# Block sizes: steps of 16 bytes, then of about a fifth, to 80 kB (a set of 256 values, a text filter, a node
+# of 16 columns).
 _sizes = list(range(16, 272, 16))
 while _sizes[-1] < 80_000:
     _sizes.append((_sizes[-1] * 6 // 5 + 15) // 16 * 16)

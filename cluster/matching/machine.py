@@ -1,7 +1,8 @@
 """The few machine operations that numba lacks: loads and stores at addresses, bit tricks, 64 comparisons at once.
 
 All addresses and words are signed 64-bit integers, so that numba never mixes signed with unsigned (it would turn the
-result into a float). `less_equal_64` is the heart of the index: one vector comparison of 64 doubles, its outcomes as bits.
+result into a float). `less_equal_64` is the heart of the index: one vector comparison of 64 doubles, its
+outcomes as bits.
 
 Nothing here checks bounds: the callers own the memory and the layout (`layout.py`, `batch.py`).
 """

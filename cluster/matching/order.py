@@ -1,9 +1,10 @@
 """All subscriptions in the order of the output: sorted by (client, id), at any time, without ever being sorted.
 
-Each subscription has a position; positions come in leaves of 256, sorted within a leaf, and the leaves have a rank. A match
-sets the position's bit, whichever conjunction found it, so that two true conjunctions of one filter are one hit; reading
-the bits of the touched leaves by rank gives the hits in order, at about a nanosecond a hit, where sorting would
-take tens. An insertion moves at most 256 positions and, once in a hundred times, splits a leaf and shifts the ranks.
+Each subscription has a position; positions come in leaves of 256, sorted within a leaf, and the leaves have a
+rank. A match sets the position's bit, whichever conjunction found it, so that two true conjunctions of one
+filter are one hit; reading the bits of the touched leaves by rank gives the hits in order, at about a
+nanosecond a hit, where sorting would take tens. An insertion moves at most 256 positions and, once in a
+hundred times, splits a leaf and shifts the ranks.
 
 Rejected: a rank per subscription over all of them, which is dense but has to be rebuilt (a pause, or a delta that
 must be merged into every answer).

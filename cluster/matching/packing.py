@@ -167,7 +167,7 @@ def _at_most(bound: int | float) -> float:
 
 
 def _value(value: bool | int | float | str) -> tuple[int, bytes]:
-    """Return a value's kind and its packed form. Numbers that no publication can hold are given as any double can be."""
+    """Return a value's kind and its packed form. A number that no publication can hold becomes a NaN."""
     if isinstance(value, str):
         return TEXT, _bytes(value.encode())
     if isinstance(value, bool):

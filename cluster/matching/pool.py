@@ -7,7 +7,8 @@ new ref to the cell. A block has exactly one such cell. Kinds say what else poin
     LEAF   the entries' C_LEAF
     NODE   the children's first words (their cells lie in the node) and parents
 
-`release` may thus move one other block, and returns the ref that this block had, so that its caller can correct its own.
+`release` may thus move one other block, and returns the ref that this block had, so that its caller can
+correct its own.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ filed under them (then they are marked before clusters are visited), else they a
 
 from __future__ import annotations
 
-from cluster.matching import strings, table
+from cluster.matching import numbers, strings, table
 from cluster.matching.compiled import compiled
 from cluster.matching.layout import (
     A_BITS,
@@ -133,12 +133,7 @@ def add_attribute(m: int, address: int, length: int) -> int:
     attribute = find_attribute(m, key, address, length)
     if attribute:
         return attribute
-    attribute = load64(m + H_ATTRIBUTES_FREE)
-    if attribute:
-        store64(m + H_ATTRIBUTES_FREE, load32(m + A_NEXT + 4 * attribute))
-    else:
-        attribute = load64(m + H_ATTRIBUTES) + 1
-        store64(m + H_ATTRIBUTES, attribute)
+    attribute = numbers.take(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED)
     store_bytes(m, address, length, A_NAME + 8 * attribute)
     store64(m + A_KEY + 8 * attribute, key)
     store32(m + A_USES + 4 * attribute, 0)
@@ -190,8 +185,7 @@ def settle(m: int) -> None:
         release(m, load64(m + A_NAME + 8 * attribute))
         if load64(m + A_SAMPLE + 8 * attribute):
             release(m, load64(m + A_SAMPLE + 8 * attribute))
-        store32(m + A_NEXT + 4 * attribute, load64(m + H_ATTRIBUTES_FREE))
-        store64(m + H_ATTRIBUTES_FREE, attribute)
+        numbers.give_back(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED, attribute)
         store32(m + S_FREED + 4 * kept, attribute)
         kept += 1
     store64(m + H_FREED, kept)
@@ -247,12 +241,7 @@ def add_predicate(
     if predicate:
         store32(m + P_USES + 4 * predicate, load32(m + P_USES + 4 * predicate) + 1)
         return predicate
-    predicate = load64(m + H_PREDICATES_FREE)
-    if predicate:
-        store64(m + H_PREDICATES_FREE, load32(m + P_NEXT + 4 * predicate))
-    else:
-        predicate = load64(m + H_PREDICATES) + 1
-        store64(m + H_PREDICATES, predicate)
+    predicate = numbers.take(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED)
     store64(m + P_META + 8 * predicate, meta)
     store64(m + P_KEY + 8 * predicate, bits)
     store64(m + P_BODY + 8 * predicate, 0)
@@ -297,14 +286,16 @@ def _free_predicate(m: int, predicate: int) -> None:
     if load64(m + P_BODY + 8 * predicate):
         release(m, load64(m + P_BODY + 8 * predicate))
     store64(m + P_META + 8 * predicate, 0)
-    store32(m + P_NEXT + 4 * predicate, load64(m + H_PREDICATES_FREE))
-    store64(m + H_PREDICATES_FREE, predicate)
+    numbers.give_back(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED, predicate)
     drop_attribute(m, attribute)
 
 
 @compiled
 def drop_predicate(m: int, predicate: int) -> None:
-    """Uncount a use; without uses the predicate is freed, and a set's members lose a use. No cluster is filed under it."""
+    """Uncount a use; without uses the predicate is freed, and a set's members lose a use.
+
+    No cluster is filed under it then.
+    """
     if not _drop_one(m, predicate):
         return
     meta = load64(m + P_META + 8 * predicate)

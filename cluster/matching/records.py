@@ -58,7 +58,7 @@ EARTH_RADIUS_METRES = 6_371_008.8  # as in language/geo.py, whose formula `is_ne
 @compiled
 def arguments_of(type_: int) -> int:
     """Return how many words follow a record's operation."""
-    if type_ == RANGE or type_ == EXACT:
+    if type_ in (RANGE, EXACT):
         return 2
     if type_ == NOT_IN:
         return 1
@@ -175,7 +175,7 @@ def destroy(m: int, conjunction: int) -> None:
         operation = load64(start + 8 * index)
         type_ = operation & 0xFF
         extra = (operation >> 32) & 0xFFFFFFFF
-        if type_ == TRUE or type_ == NOT_IN or type_ == NOT_STRING:
+        if type_ in (TRUE, NOT_IN, NOT_STRING):
             predicates.drop_predicate(m, extra)
         elif type_ == NEAR:
             predicates.drop_attribute(m, extra & 0xFFFFFF)
@@ -219,13 +219,13 @@ def compare_numbers(kind: int, bits: int, other_kind: int, other_bits: int) -> i
     elif number < -9223372036854775808.0:
         order = -1
     elif whole_kind == NEGATIVE:
-        order = 1 if number > 0.0 or int(math.floor(number)) >= whole else -1
+        order = 1 if number > 0.0 or math.floor(number) >= whole else -1
     elif number < 0.0:
         order = -1
     elif whole < 0:
         order = -1  # the integer is at least 2**63, where no double has a fraction
     else:
-        order = 1 if int(math.floor(number)) >= whole and number < 9223372036854775808.0 else -1
+        order = 1 if math.floor(number) >= whole and number < 9223372036854775808.0 else -1
     return order if kind == DOUBLE else -order
 
 

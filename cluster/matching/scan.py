@@ -1,7 +1,7 @@
 """The index's oracle: every subscription's normal form against every publication, in plain Python.
 
-Slow and obvious on purpose; keep it so. It decodes publications by msgpack's own decoder and not by walk.py, so that the
-two check each other.
+Slow and obvious on purpose; keep it so. It decodes publications by msgpack's own decoder and not by walk.py,
+so that the two check each other.
 """
 
 from __future__ import annotations

@@ -302,7 +302,10 @@ def _at_least(at: int, count: int, value: float) -> int:
 
 @compiled
 def _compare_codes(m: int, leaf: int, words: int, columns: int, mask: int) -> int:
-    """Return which of the entries in the mask hold, of a leaf of 64: by their codes, and by their bounds where codes are equal."""
+    """Return which of the entries in the mask hold, in a leaf of 64.
+
+    By their codes, and by their bounds where the codes are equal.
+    """
     ranges = tiles.codes_at(leaf, columns)
     codes = ranges + 16 * columns
     unsure = 0
@@ -590,7 +593,8 @@ def match(
 ) -> int:
     """Match the publications first .. count - 1 of a batch into rows of three columns; returns the rows written.
 
-    Stops before the first publication whose hits may not fit into `capacity` rows. Writes to `result` the publication where it
+    Stops before the first publication whose hits may not fit into `capacity` rows. Writes to `result` the
+    publication where it
     stopped (count: all done) and an upper bound of that one's hits.
     """
     row = 0

@@ -6,26 +6,29 @@ A cluster's key says what its conjunctions have in common:
     others   predicates that must be true besides
     columns  (attribute, side): each entry has a bound in each column; side LOWER: value >= bound, UPPER: value <= bound
 
-An entry is in a leaf: its conjunction, its guard, its bounds by column, and whether it has a residue (constraints beyond the
-key, verified from its record; the guard is one of them that is cheap to look at first). Leaves hold 4, 16 or 64 entries, a node 8
-or 64 children with the least and greatest bound of each column below. So one vector comparison per column says which of 64
-entries hold, which of 64 children may hold some, and which hold all of theirs (those are taken without a look).
+An entry is in a leaf: its conjunction, its guard, its bounds by column, and whether it has a residue
+(constraints beyond the key, verified from its record; the guard is one of them that is cheap to look at
+first). Leaves hold 4, 16 or 64 entries, a node 8 or 64 children with the least and greatest bound of each
+column below. So one vector comparison per column says which of 64 entries hold, which of 64 children may hold
+some, and which hold all of theirs (those are taken without a look).
 
-A leaf of 64 also keeps each bound as a code, one byte: where the bound lies between the leaf's least and greatest, in 255
-steps. Coding never changes the order of two numbers, so different codes decide a comparison, and only bounds with the value's
+A leaf of 64 also keeps each bound as a code, one byte: where the bound lies between the leaf's least and
+greatest, in 255 steps. Coding never changes the order of two numbers, so different codes decide a comparison,
+and only bounds with the value's
 own code are compared as doubles. 64 codes are one cache line, the doubles are eight: searching is bound by memory.
 
-The tree is kept as in an R-tree or B-tree: an entry goes where bounds widen least; a full block splits in two at the median
-of one column; a leaf that gets thin is dissolved. Every change costs at most a few blocks of work: there is no delta to fold
-in and no pause. The column to split is the attribute whose bounds are spread widest in relation to its intervals'
-own width, because below that width further splits exclude nothing.
+The tree is kept as in an R-tree or B-tree: an entry goes where bounds widen least; a full block splits in two
+at the median of one column; a leaf that gets thin is dissolved. Every change costs at most a few blocks of
+work: there is no delta to fold in and no pause. The column to split is the attribute whose bounds are spread
+widest in relation to its intervals' own width, because below that width further splits exclude nothing.
 
-Source: tiles as in sort-tile-recursive packing (Leutenegger et al., ICDE 1997), kept incrementally as in Guttman's R-trees.
+Source: tiles as in sort-tile-recursive packing (Leutenegger et al., ICDE 1997), kept incrementally as in
+Guttman's R-trees.
 """
 
 from __future__ import annotations
 
-from cluster.matching import predicates, strings, table
+from cluster.matching import numbers, predicates, strings, table
 from cluster.matching.compiled import compiled
 from cluster.matching.layout import (
     A_CLUSTERS,
@@ -140,12 +143,7 @@ def find_cluster(m: int, make: bool) -> int:
         cluster = load32(m + K_NEXT + 4 * cluster)
     if not make:
         return 0
-    cluster = load64(m + H_CLUSTERS_FREE)
-    if cluster:
-        store64(m + H_CLUSTERS_FREE, load32(m + K_NEXT + 4 * cluster))
-    else:
-        cluster = load64(m + H_CLUSTERS) + 1
-        store64(m + H_CLUSTERS, cluster)
+    cluster = numbers.take(m, H_CLUSTERS, H_CLUSTERS_FREE, K_NEXT, K_BEFORE)
     key = acquire(m, KEY_COUNTS + size, K_KEY + 8 * cluster, PLAIN)
     strings.copy(start, m + key + KEY_COUNTS, size)
     store64(m + K_ROOT + 8 * cluster, 0)
@@ -187,8 +185,7 @@ def _free_cluster(m: int, cluster: int) -> None:
     table.remove(m, H_CLUSTER_BUCKETS, K_HEADS, K_NEXT, K_HASH, cluster, live)
     release(m, key)
     store64(m + K_KEY + 8 * cluster, 0)
-    store32(m + K_NEXT + 4 * cluster, load64(m + H_CLUSTERS_FREE))
-    store64(m + H_CLUSTERS_FREE, cluster)
+    numbers.give_back(m, H_CLUSTERS, H_CLUSTERS_FREE, K_NEXT, K_BEFORE, cluster)
 
 
 # ---- blocks ----
@@ -208,7 +205,7 @@ def _bounds(node: int, capacity: int, column: int) -> int:
 
 @compiled
 def codes_at(leaf: int, columns: int) -> int:
-    """Return where a leaf of 64 has, per column, the coded range's start and scale; the codes follow, 64 bytes a column."""
+    """Return where a leaf of 64 has its codes: per column the range's start and scale, then 64 bytes a column."""
     return leaf + B_ITEMS + 8 * FAN * (1 + columns)
 
 
@@ -287,7 +284,7 @@ def _place_in_parent(m: int, block: int) -> int:
 
 @compiled
 def _copy_entry(m: int, source: int, place: int, target: int, new: int, columns: int) -> None:
-    """Copy an entry to a place of a leaf (perhaps the same leaf) and tell its conjunction; codes only in the same leaf."""
+    """Copy an entry to a place of a leaf (perhaps the same) and tell its conjunction; codes only in the same leaf."""
     conjunction = load32(m + source + B_ITEMS + 4 * place)
     from_capacity = load32(m + source + B_CAPACITY)
     capacity = load32(m + target + B_CAPACITY)
@@ -328,7 +325,10 @@ def _resize(m: int, leaf: int, columns: int, capacity: int) -> int:
 
 @compiled
 def _resize_node(m: int, node: int, columns: int, capacity: int) -> int:
-    """Move a node's children to one of another capacity; returns the old ref of the block that moved into its place, or 0."""
+    """Move a node's children to one of another capacity.
+
+    Returns the old ref of the block that moved into its place, or 0.
+    """
     cell = load64(m + node) & ~7
     cluster = load64(m + node + B_CLUSTER)
     new = _make_node(m, cluster, columns, capacity, cell, load64(m + node + B_PARENT))
@@ -568,8 +568,7 @@ def _split_leaf(m: int, leaf: int, key: int, columns: int) -> int:
     store64(m + H_WORK, load64(m + H_WORK) + FAN * (columns + 8))
     _set_bounds(m, parent, place, new, columns)
     _set_bounds(m, parent, _place_in_parent(m, leaf), leaf, columns)
-    target = new if _prefers(m, parent, place, _place_in_parent(m, leaf), columns) else leaf
-    return target
+    return new if _prefers(m, parent, place, _place_in_parent(m, leaf), columns) else leaf
 
 
 @compiled

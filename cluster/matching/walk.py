@@ -1,7 +1,7 @@
 """Reads publications: msgpack maps, checked and taken apart in one compiled pass.
 
-A publication is a map of string -> bool | int | float | string | nil. Everything else is refused with a reason. For each
-attribute the walker leaves four words (`ENTRY_BYTES`), so that no later step looks at msgpack again:
+A publication is a map of string -> bool | int | float | string | nil. Everything else is refused with a
+reason. For each attribute the walker leaves four words (`ENTRY_BYTES`), so that no later step looks at msgpack again:
 
     word 0   hash of the name
     word 1   offset of the name in the payload | length << 32 | kind << 48
