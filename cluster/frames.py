@@ -77,7 +77,8 @@ class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
 class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
     """Open the subscription `number`, or replace its filter in one step if it is open.
 
-    number: the client's own, 0 <= number < 2**20; kept over reconnects.
+    number: the client's own, 0 <= number < 2**20; kept over reconnects. A new subscription wants a number that was
+            not used before: what the closed one matched may still be on its way and would be taken for the new one's.
     filter: in text form, or in JSON form if it starts with a brace.
     policy: what happens when the client does not keep up: "block" or "drop_oldest".
     """

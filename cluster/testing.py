@@ -74,6 +74,8 @@ class LocalCluster:
         for transport in list(self._sockets.values()):
             transport.cut()
         await asyncio.sleep(0)
+        # A matcher's index reserves much address space: it goes now, not when the collector comes by.
+        self._assembly.roles.clear()
 
     def connect(self, client_id: str, *, connection_point: int = 0, **options: Any) -> Client:
         """Return a client of this cluster, as `cluster.connect` does; options are the same."""
@@ -127,6 +129,8 @@ class LocalCluster:
     def _pump(self) -> None:
         """Deliver until nothing moves; a machine drains when nothing is on its way to it."""
         self._pump_due = False
+        if self._closed:
+            return
         assembly = self._assembly
         while True:
             while assembly.lanes:
