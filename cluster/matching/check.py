@@ -9,7 +9,7 @@ import numpy as np
 
 from cluster.matching import layout as at
 from cluster.matching import pool, tiles
-from cluster.matching.predicates import EQUAL, SET, STRING
+from cluster.matching.predicates import EQUAL, PREFIX, SET, STRING, SUFFIX
 from cluster.matching.records import (
     EXACT,
     KINDS,
@@ -262,6 +262,7 @@ class _Checker:
         owners: dict[int, set[int]] = {}
         strings: dict[int, set[int]] = {}
         values: dict[int, int] = {}
+        affixes: dict[int, dict[int, int]] = {}
         for predicate in predicates:
             meta = self._get(at.P_META + 8 * predicate)
             type_, kind, attribute = meta & 0xFF, meta >> 8 & 0xFF, meta >> 16
@@ -280,6 +281,8 @@ class _Checker:
                     self._use(self._predicate_uses, member)
                     if filed:
                         owners.setdefault(member, set()).add(predicate)
+            elif type_ in (PREFIX, SUFFIX):
+                self._use(affixes.setdefault(attribute, {}), (type_ - PREFIX) * 64 + self._get(body + 8))
             elif type_ == STRING and filed:
                 strings.setdefault(attribute, set()).add(predicate)
         for predicate in predicates:
@@ -291,7 +294,7 @@ class _Checker:
                 link = self._get32(at.LINKS + 8 * link + 4)
             assert found == owners.get(predicate, set()), "a set's links are wrong"
         assert not self._predicate_uses, f"predicates {self._predicate_uses} are used and do not exist"
-        self._values, self._strings = values, strings
+        self._values, self._strings, self._affixes = values, strings, affixes
 
     def _check_attributes(self) -> None:
         attributes = self._table(at.H_ATTRIBUTE_BUCKETS, at.A_HEADS, at.A_NEXT, at.A_HASH)
@@ -308,6 +311,14 @@ class _Checker:
                 sample = self._own(at.A_SAMPLE + 8 * attribute)
                 values = [self._double(sample + 16 + 8 * i) for i in range(self._get(sample + 8))]
                 assert values == sorted(values), "a sample is not sorted"
+            counts = {}
+            if self._get(at.A_AFFIXES + 8 * attribute):
+                block = self._own(at.A_AFFIXES + 8 * attribute)
+                counts = {i: self._get32(block + 24 + 4 * i) for i in range(128)}
+                for side in range(2):
+                    lengths = self._get(block + 8 + 8 * side) % (1 << 64)
+                    assert lengths == sum(1 << i for i in range(64) if counts[64 * side + i])
+            assert {i: n for i, n in counts.items() if n} == self._affixes.get(attribute, {})
             found = set()
             predicate = self._get32(at.A_LISTED + 4 * attribute)
             while predicate:

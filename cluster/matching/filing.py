@@ -62,7 +62,7 @@ from cluster.matching.machine import (
     store_double,
 )
 from cluster.matching.pool import B_CLUSTER, PLAIN, acquire
-from cluster.matching.predicates import EQUAL, SET
+from cluster.matching.predicates import EQUAL, SET, STRING
 from cluster.matching.records import (
     ABSENT_BIT,
     KINDS,
@@ -133,7 +133,9 @@ def predicate_share(m: int, predicate: int) -> float:
             prior = 1.0 / (load32(m + A_VALUES + 4 * (meta >> 16)) + 8)
             share += (load_double(m + P_SEEN + 8 * member) + prior * _PRIOR) / (total + _PRIOR)
         return min(1.0, share * members / looked)
-    return 0.05
+    if meta & 0xFF == STRING:
+        return 0.05
+    return (load_double(m + P_SEEN + 8 * predicate) + 0.01 * _PRIOR) / (total + _PRIOR)
 
 
 @compiled
@@ -411,7 +413,7 @@ def _make_key(m: int) -> int:
         share = load_double(plan + _PREDICATES + 16 * index + 8)
         if (
             not (best == ONE_PREDICATE and index == chosen)
-            and load64(m + P_META + 8 * predicate) & 0xFF == EQUAL
+            and load64(m + P_META + 8 * predicate) & 0xFF not in (SET, STRING)
             and share < guard_share
         ):
             guard = 2 * predicate + 1

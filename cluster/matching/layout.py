@@ -67,6 +67,7 @@ A_VALUES = _region()  # 32: equalities on it
 A_LISTED = _region()  # 32: first filed string condition on it
 A_VERSION = _region()  # counts changes of that list
 A_SAMPLE = _region()  # ref of its sample of values; 0 until it is worth one
+A_AFFIXES = _region()  # ref of the counts of its PREFIXes and SUFFIXes by length; 0 without any
 A_SEEN = _region()  # double: weight of the publications that had it
 A_KIND = _region()  # kind in the publication at hand
 A_BITS = _region()  # value in the publication at hand

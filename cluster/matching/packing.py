@@ -20,7 +20,7 @@ from cluster.language.normal import (
     Pattern,
     StringInterval,
 )
-from cluster.matching import strings
+from cluster.matching import predicates, strings
 from cluster.matching.records import (
     HAS_HIGH,
     HAS_LOW,
@@ -44,6 +44,7 @@ _WORD_AND_RANGE = struct.Struct("<Qdd").pack
 _EXACT_UP_TO = 2.0**53  # beyond, some integers are no doubles
 _INTEGERS_FROM, _INTEGERS_TO = -(2.0**63), 2.0**64  # beyond, no publication holds an integer
 _INFINITY = math.inf
+_AFFIXES = {"starts_with": predicates.PREFIX, "ends_with": predicates.SUFFIX}
 _MASK_64 = (1 << 64) - 1
 
 AttributeNumber = Callable[[str], int]
@@ -100,11 +101,15 @@ def _pack_other(atom: AnyAtom, number_of: AttributeNumber, pieces: list[bytes]) 
     elif isinstance(atom, Kinds):
         pieces.append(_WORD(IN_KINDS | head | atom.mask << 32))
     elif isinstance(atom, Pattern):
-        condition = strings.pack_pattern(atom.operator, atom.text)
-        pieces.append(_WORD(IN_STRING | head | atom.negated << 32) + _bytes(condition))
+        type_ = _AFFIXES.get(atom.operator, predicates.STRING)
+        condition = atom.text.encode()
+        if type_ == predicates.STRING or len(condition) > predicates.AFFIX_MAX:
+            type_ = predicates.STRING
+            condition = strings.pack_pattern(atom.operator, atom.text)
+        pieces.append(_WORD(IN_STRING | head | (atom.negated | type_ << 1) << 32) + _bytes(condition))
     elif isinstance(atom, StringInterval):
         condition = strings.pack_range(atom.low, atom.high, atom.low_open, atom.high_open)
-        pieces.append(_WORD(IN_STRING | head) + _bytes(condition))
+        pieces.append(_WORD(IN_STRING | head | predicates.STRING << 33) + _bytes(condition))
     else:
         assert isinstance(atom, Interval), atom
         _pack_interval(atom, head, pieces)

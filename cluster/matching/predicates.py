@@ -1,17 +1,21 @@
 """Attributes and predicates: interned by their bytes, counted by their users, found again by a publication's values.
 
-Three types of predicate, each with a number that the whole index shares:
+Five types of predicate, each with a number that the whole index shares:
 
     EQUAL   attribute == value. A publication's value is looked up by hash and compared exactly, so at most one EQUAL of
             an attribute is true, its token.
+    PREFIX, SUFFIX
+            starts_with and ends_with, up to 63 bytes. A string's beginning (end) of each length that
+            occurs is looked up by hash just so, whatever their number.
     SET     the attribute's token is one of a sorted list of EQUALs.
-    STRING  starts_with, ends_with, contains, like, or a range of strings.
+    STRING  all other conditions on strings: contains, like, ranges, long affixes (`strings.py`).
 
 Numbers are compared exactly: a whole double within 64 bits is turned into the integer that it equals (`canonical`), so
 that 1 and 1.0 are one token, 2**53 + 1 and 2.0**53 are two, and true is neither.
 
-LIVE says what the publication at hand makes true. EQUALs are always marked; SETs and STRINGs only when a cluster is
-filed under them (then they are marked before clusters are visited), else they are evaluated on demand (`is_true`).
+LIVE says what the publication at hand makes true. EQUALs and affixes are always marked; SETs and STRINGs only when a
+cluster is filed under them (then they are marked before clusters are visited), else they are evaluated on demand
+(`is_true`).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 from cluster.matching import numbers, strings, table
 from cluster.matching.compiled import compiled
 from cluster.matching.layout import (
+    A_AFFIXES,
     A_BITS,
     A_CLUSTERS,
     A_HASH,
@@ -72,7 +77,13 @@ from cluster.matching.machine import (
 from cluster.matching.pool import PLAIN, acquire, release
 from cluster.matching.walk import DOUBLE, NEGATIVE, TEXT, WHOLE, hash_bytes
 
-EQUAL, SET, STRING = 1, 2, 3
+EQUAL, SET, STRING, PREFIX, SUFFIX = 1, 2, 3, 4, 5
+AFFIX_MAX = 63
+
+# The block of A_AFFIXES: masks of the lengths of prefixes and suffixes that occur, then their counts (32) by length.
+AFFIX_LENGTHS = 8
+_AFFIX_COUNTS = 24
+_AFFIX_BYTES = _AFFIX_COUNTS + 2 * 4 * 64
 _MIX = 0x1E3779B97F4A7C15
 _TWO_63 = 9223372036854775808.0
 _LOW_32 = 0xFFFFFFFF
@@ -141,6 +152,7 @@ def add_attribute(m: int, address: int, length: int) -> int:
     store32(m + A_VALUES + 4 * attribute, 0)
     store32(m + A_LISTED + 4 * attribute, 0)
     store64(m + A_SAMPLE + 8 * attribute, 0)
+    store64(m + A_AFFIXES + 8 * attribute, 0)
     store64(m + A_SEEN + 8 * attribute, 0)
     store64(m + LIVE + 16 * attribute, 0)
     live = load64(m + H_ATTRIBUTES_LIVE) + 1
@@ -259,11 +271,40 @@ def add_predicate(
     use_attribute(m, attribute)
     if type_ == EQUAL:
         store32(m + A_VALUES + 4 * attribute, load32(m + A_VALUES + 4 * attribute) + 1)
+    elif type_ in (PREFIX, SUFFIX):
+        _count_affix(m, attribute, type_, length, 1)
     elif type_ == SET:
         for index in range(length // 4):
             member = load32(address + 4 * index)
             store32(m + P_USES + 4 * member, load32(m + P_USES + 4 * member) + 1)
     return predicate
+
+
+@compiled
+def _count_affix(m: int, attribute: int, type_: int, length: int, change: int) -> None:
+    """Count a PREFIX or SUFFIX of an attribute by its length."""
+    ref = load64(m + A_AFFIXES + 8 * attribute)
+    if ref == 0:
+        ref = acquire(m, _AFFIX_BYTES, A_AFFIXES + 8 * attribute, PLAIN)
+        for offset in range(8, _AFFIX_BYTES, 8):
+            store64(m + ref + offset, 0)
+    side = type_ - PREFIX
+    count = m + ref + _AFFIX_COUNTS + 256 * side + 4 * length
+    store32(count, load32(count) + change)
+    lengths = m + ref + AFFIX_LENGTHS + 8 * side
+    bit = 1 << length
+    store64(lengths, (load64(lengths) & ~bit) | (bit if load32(count) else 0))
+    if load64(m + ref + AFFIX_LENGTHS) | load64(m + ref + AFFIX_LENGTHS + 8) == 0:
+        store64(m + A_AFFIXES + 8 * attribute, 0)
+        release(m, ref)
+
+
+@compiled
+def find_affix(m: int, attribute: int, type_: int, address: int, length: int) -> int:
+    """Return the PREFIX or SUFFIX with these bytes, or 0."""
+    key = hash_bytes(address, length, address + length)
+    hash32 = predicate_key(attribute, 16 + type_, key) & _LOW_32
+    return find_predicate(m, type_ | attribute << 16, key, hash32, address, length, True)
 
 
 @compiled
@@ -283,8 +324,12 @@ def _free_predicate(m: int, predicate: int) -> None:
     attribute = meta >> 16
     if meta & 0xFF == EQUAL:
         store32(m + A_VALUES + 4 * attribute, load32(m + A_VALUES + 4 * attribute) - 1)
-    if load64(m + P_BODY + 8 * predicate):
-        release(m, load64(m + P_BODY + 8 * predicate))
+    body = load64(m + P_BODY + 8 * predicate)
+    if body:
+        length = load64(m + body + 8)
+        release(m, body)
+        if meta & 0xFF in (PREFIX, SUFFIX):
+            _count_affix(m, attribute, meta & 0xFF, length, -1)
     store64(m + P_META + 8 * predicate, 0)
     numbers.give_back(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED, predicate)
     drop_attribute(m, attribute)
@@ -364,12 +409,13 @@ def is_true(m: int, predicate: int, payload: int) -> bool:
     if live == stamp:
         return True
     meta = load64(m + P_META + 8 * predicate)
-    if live == -stamp or meta & 0xFF == EQUAL or load32(m + P_CLUSTERS + 4 * predicate):
+    type_ = meta & 0xFF
+    if live == -stamp or (type_ != SET and type_ != STRING) or load32(m + P_CLUSTERS + 4 * predicate):
         return False
     attribute = meta >> 16
     holds = False
     if load64(m + LIVE + 16 * attribute) == stamp:
-        if meta & 0xFF == SET:
+        if type_ == SET:
             token = load32(m + A_TOKEN + 4 * attribute)
             body = load64(m + P_BODY + 8 * predicate)
             if token:

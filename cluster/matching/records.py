@@ -6,7 +6,8 @@ Both are sequences of words: an operation (type | attribute << 8 | extra << 32) 
     IN_EQUAL   extra kind; value                         TRUE       extra predicate
     IN_SET     extra members | negated << 16; kinds      TRUE, or   extra predicate
                mask; per member kind, value              NOT_IN     extra predicate; kinds mask
-    IN_STRING  extra negated; value (packed condition)   TRUE, or   extra predicate
+    IN_STRING  extra negated | type << 1; value (bytes   TRUE, or   extra predicate
+               or packed condition)
                                                          NOT_STRING extra predicate
     IN_RANGE   low, high (doubles, rounded outwards,     RANGE      low, high
                closed, infinite if none)
@@ -124,9 +125,9 @@ def build(m: int, at: int, conjunction: int) -> int:
                 store64(out, TRUE | head | predicate << 32)
         elif type_ == IN_STRING:
             length = load64(at)
-            predicate = predicates.add_predicate(m, predicates.STRING, 0, attribute, 0, at + 8, length, True)
+            predicate = predicates.add_predicate(m, extra >> 1, 0, attribute, 0, at + 8, length, True)
             at += 8 + (length + 7) // 8 * 8
-            store64(out, (NOT_STRING if extra else TRUE) | head | predicate << 32)
+            store64(out, (NOT_STRING if extra & 1 else TRUE) | head | predicate << 32)
         elif type_ == IN_RANGE:
             store64(out, RANGE | head)
             store64(out + 8, load64(at))

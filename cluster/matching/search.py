@@ -12,6 +12,7 @@ from __future__ import annotations
 from cluster.matching import filing, predicates, records, strings, tiles
 from cluster.matching.compiled import compiled
 from cluster.matching.layout import (
+    A_AFFIXES,
     A_BITS,
     A_CLUSTERS,
     A_KIND,
@@ -183,6 +184,31 @@ def _remember(m: int, slot: int, key: int, version: int, text: int, length: int,
 
 
 @compiled
+def _mark_affixes(m: int, attribute: int, text: int, length: int, active: int) -> int:
+    """Mark the PREFIXes and SUFFIXes that a string has; append the filed ones to the active predicates."""
+    stamp = load64(m + H_STAMP)
+    weight = load_double(m + H_WEIGHT)
+    ref = m + load64(m + A_AFFIXES + 8 * attribute)
+    for side in range(2):
+        lengths = load64(ref + predicates.AFFIX_LENGTHS + 8 * side)
+        while lengths:
+            affix = lowest_bit(lengths)
+            lengths &= lengths - 1
+            if affix > length:
+                break
+            at = text + (length - affix) * side
+            predicate = predicates.find_affix(m, attribute, predicates.PREFIX + side, at, affix)
+            if predicate:
+                store64(m + LIVE + 16 * predicate + 8, stamp)
+                seen = m + P_SEEN + 8 * predicate
+                store_double(seen, load_double(seen) + weight)
+                if load32(m + P_CLUSTERS + 4 * predicate):
+                    store32(m + S_ACTIVE + 4 * active, predicate)
+                    active += 1
+    return active
+
+
+@compiled
 def _set(m: int, payload: int, entry: int, attributes: int) -> tuple[int, int]:
     """Set a publication's values; returns how many attributes are in S_PRESENT and predicates in S_ACTIVE."""
     stamp = load64(m + H_STAMP) + 1
@@ -246,6 +272,8 @@ def _set(m: int, payload: int, entry: int, attributes: int) -> tuple[int, int]:
                     active += 1
                     link = load32(m + LINKS + 8 * link + 4)
         store32(m + A_TOKEN + 4 * attribute, token)
+        if kind == TEXT and load64(m + A_AFFIXES + 8 * attribute):
+            active = _mark_affixes(m, attribute, payload + (bits & _LOW_32), bits >> 32, active)
         if kind == TEXT and load32(m + A_LISTED + 4 * attribute):
             active = _mark_strings(m, attribute, text_hash, payload + (bits & _LOW_32), bits >> 32, active)
     return present, active

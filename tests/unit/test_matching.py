@@ -230,6 +230,24 @@ def test_string_conditions_are_exact_with_and_without_the_cache() -> None:
     index.check()
 
 
+def test_affixes_of_every_length_are_exact() -> None:
+    index, scan = Index(), Scan()
+    text = "äbcdefgh" * 10
+    for length in [*range(70), 79, 80]:
+        for place, operator in enumerate(("starts_with", "ends_with")):
+            affix = text[:length] if operator == "starts_with" else text[len(text) - length :]
+            form: NormalForm = ((Pattern("s", operator, affix, length % 5 == 0),),)
+            index.add(2 * length + place, form, 0)
+            scan.add(2 * length + place, form, 0)
+    index.check()
+    batch = Batch.of([{"s": text[:length]} for length in range(81)] + [{"s": "x" + text}, {"s": 5}])
+    assert index.match(batch).tuples() == scan.match(batch).tuples()
+    for number in range(0, 160, 3):
+        assert index.remove(number) == scan.remove(number)
+    index.check()
+    assert index.match(batch).tuples() == scan.match(batch).tuples()
+
+
 def test_names_and_values_that_share_a_hash_bucket_stay_apart() -> None:
     # With so few buckets every chain is long, so that only the bytes tell names and values apart.
     index = Index()
