@@ -755,6 +755,12 @@ class ConnectionPoint:
 
     def _tick(self, now_ms: int) -> None:
         pings = now_ms // self._timing.client_heartbeat_ms != self._now_ms // self._timing.client_heartbeat_ms
+        if not self._now_ms:
+            # The first one: whoever came before it did so at an unknown time, not at 0.
+            for connection in self._connections.values():
+                connection.since_ms = connection.heard_ms = now_ms
+                connection.partial_ms = None if connection.partial_ms is None else now_ms
+                connection.full_ms = None if connection.full_ms is None else now_ms
         self._now_ms = now_ms
         limits = self._limits
         for connection in list(self._connections.values()):

@@ -114,6 +114,10 @@ class Coordinator:
             case LaneUp(peer) | LaneDown(peer) if peer in self._reports:
                 self._reports[peer].connected = isinstance(event, LaneUp)
             case Tick(now_ms):
+                if not self._now_ms:
+                    # The first one: what was heard before it was not heard at 0.
+                    for report in self._reports.values():
+                        report.heard_ms = now_ms
                 self._now_ms = now_ms
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""What users see of a cluster, through `cluster.testing.LocalCluster`: every promise of the SDK on the real machines."""
+"""What users see of a cluster: every promise of the SDK on the real machines, in `cluster.testing.LocalCluster`."""
 
 from __future__ import annotations
 
@@ -212,9 +212,7 @@ async def test_after_a_close_nothing_of_it_arrives() -> None:
         sequence = itertools.count()
         for _ in range(20):
             closing = await subscriber.subscribe("n >= 0")
-            sending = asyncio.create_task(publisher.publish_many({"n": next(sequence)} for _ in range(50)))
-            await closing.close()
-            await sending
+            await asyncio.gather(publisher.publish_many({"n": next(sequence)} for _ in range(50)), closing.close())
             await publisher.publish({"n": -1})
             while (one := await anext(wide)).attributes["n"] != -1:
                 assert witness.id in one.subscription_ids
