@@ -136,6 +136,8 @@ def _init_ray(ray: Any, config: Config, own: bool, needed: int) -> None:
             "_node_ip_address": LOOPBACK,
             # Data takes the lanes; the object store carries nothing but control calls.
             "object_store_memory": 80 << 20,
+            # Workers are started at nice 15, behind every other process; a broker's roles are not batch jobs.
+            "_system_config": {"worker_niceness": 0},
         }
     else:
         options["address"] = config.ray.address
