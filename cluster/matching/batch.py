@@ -42,6 +42,7 @@ class BatchLimits:
 
 
 DEFAULT_BATCH_LIMITS = BatchLimits()
+_COUNTED_FROM = 1 << 16  # bytes; below, memory for as many attributes as there can be costs less than counting them
 
 
 class Batch:
@@ -49,28 +50,16 @@ class Batch:
 
     count:    publications, the refused ones included.
     rejected: (place in the batch, reason) of each refused publication, ascending.
-    lengths, payload: as given; kept, because the entries point into the payload.
-    starts, entries:  what walk.py leaves: entries[starts[i]:starts[i + 1]] are publication i's attributes.
-    reasons:  0 for an accepted publication.
+    lengths, payload: as given.
     """
 
-    __slots__ = (
-        "_addresses",
-        "_lengths",
-        "_payload",
-        "count",
-        "entries",
-        "lengths",
-        "payload",
-        "reasons",
-        "rejected",
-        "starts",
-    )
+    __slots__ = ("_arrays", "_at", "_lengths", "count", "lengths", "payload", "rejected")
 
     def __init__(self, lengths: bytes, payload: bytes, limits: BatchLimits = DEFAULT_BATCH_LIMITS) -> None:
         """Check the publications.
 
-        lengths: bytes of each publication, little-endian 32 bits each. payload: their msgpack, one after the other.
+        lengths: bytes of each publication, little-endian 32 bits each.
+        payload: their msgpack, one after the other.
         Raises ValueError when the lengths do not add up to the payload: that is our sender's mistake, not a
         publisher's.
         """
@@ -79,36 +68,42 @@ class Batch:
         self.lengths = lengths
         self.payload = payload
         self.count = count = len(lengths) // 4
-        self._lengths = np.frombuffer(lengths, dtype="<u4")
-        self._payload = np.frombuffer(payload, dtype=np.uint8)
+        size = len(payload)
+        self._lengths = np.frombuffer(lengths, dtype=np.uint32)
+        bytes_of_all = np.frombuffer(payload, dtype=np.uint8)
+        payload_at = address(bytes_of_all)
         lengths_at = address(self._lengths)
-        payload_at = address(self._payload)
-        bound = kernels.count_attributes(payload_at, len(payload), lengths_at, count, limits.attributes_max)
-        if bound < 0:
-            raise ValueError(f"the lengths of {count} publications do not add up to {len(payload)} bytes")
-        self.starts = np.empty(count + 1, dtype=np.int64)
-        self.entries = np.empty((max(bound, 1), 4), dtype=np.int64)
-        self.reasons = np.empty(count, dtype=np.uint32)
-        places = np.empty(count, dtype=np.int64)
-        self._addresses = (payload_at, address(self.starts), address(self.entries), address(self.reasons))
+        attributes = size // 3 + 1  # an attribute takes at least three bytes
+        if size > _COUNTED_FROM:
+            attributes = kernels.count_attributes(payload_at, size, lengths_at, count, limits.attributes_max)
+        # One array for all: starts (count + 1), reasons and places (count each), then four words an attribute.
+        words = np.empty(3 * count + 1 + 4 * max(attributes, 0), dtype=np.int64)
+        starts_at = address(words)
+        reasons_at = starts_at + 8 * (count + 1)
+        entries_at = reasons_at + 16 * count
         refused = kernels.walk(
             payload_at,
-            len(payload),
+            size if attributes >= 0 else -1,
             lengths_at,
             count,
-            self._addresses[1],
-            self._addresses[3],
-            address(places),
-            self._addresses[2],
+            starts_at,
+            reasons_at,
+            reasons_at + 8 * count,
+            entries_at,
             limits.attributes_max,
             limits.name_bytes_max,
             limits.string_bytes_max,
         )
+        if refused < 0:
+            raise ValueError(f"the lengths of {count} publications do not add up to {size} bytes")
+        self._arrays = (words, bytes_of_all)
+        self._at = (payload_at, starts_at, entries_at, reasons_at)
         self.rejected: list[tuple[int, str]] = []
         if refused:
-            for index in np.flatnonzero(self.reasons):
-                text = self._reason(int(self.reasons[index]), int(places[index]), limits)
-                self.rejected.append((int(index), text))
+            places = words[2 * count + 1 : 3 * count + 1].tolist()
+            for index, reason in enumerate(words[count + 1 : 2 * count + 1].tolist()):
+                if reason:
+                    self.rejected.append((index, self._reason(reason, places[index], limits)))
 
     @classmethod
     def of(cls, publications: list[dict[str, bool | int | float | str | None]]) -> Batch:
@@ -121,15 +116,20 @@ class Batch:
         """Decode the publications by msgpack's own decoder; None stands for a refused one."""
         decoded: list[dict[str, bool | int | float | str | None] | None] = []
         at = 0
-        for length, reason in zip(self._lengths.tolist(), self.reasons.tolist(), strict=True):
+        reasons = self._arrays[0][self.count + 1 : 2 * self.count + 1].tolist()
+        for length, reason in zip(self._lengths.tolist(), reasons, strict=True):
             piece = self.payload[at : at + length]
             decoded.append(None if reason else msgpack.unpackb(piece, strict_map_key=True))
             at += length
         return decoded
 
     def addresses(self) -> tuple[int, int, int, int]:
-        """Return where payload, starts, entries and reasons lie in memory; valid as long as this object lives."""
-        return self._addresses
+        """Return where payload, starts, entries and reasons lie in memory; valid as long as this object lives.
+
+        starts: count + 1 words; publication i's attributes are the entries starts[i] to starts[i + 1]. entries: four
+        words each, as in walk.py. reasons: a word each, 0 for an accepted publication.
+        """
+        return self._at
 
     def _reason(self, reason: int, place: int, limits: BatchLimits) -> str:
         offset, length = place & 0xFFFFFFFF, place >> 32
@@ -145,4 +145,4 @@ class Batch:
 
 def address(array: np.ndarray) -> int:
     """Return where an array's data lies."""
-    return int(array.ctypes.data)
+    return int(array.__array_interface__["data"][0])

@@ -337,7 +337,7 @@ class _Checker:
     def _check_pool(self) -> None:
         expected: set[int] = set()
         for class_, size in enumerate(at.POOL_SIZES):
-            start = at.POOL + (class_ << at.REGION_BITS)
+            start = at.pool_start(class_)
             used = self._get(at.H_POOL_USED + 8 * class_)
             expected.update(start + size * block for block in range(used))
         assert expected == self._blocks.keys(), "a block of the pool has no owner, or the other way round"

@@ -93,11 +93,13 @@ class Index:
         if count == 0:
             return empty_hits()
         payload, starts, entries, reasons = batch.addresses()
-        rows = max(_ROWS_MIN, int(1.25 * self._rows_per_publication * count))
+        rows = _ROWS_MIN + int(1.125 * self._rows_per_publication * count)
         parts: list[Hits] = []
         first = 0
         while True:
-            part = Hits(np.empty(rows, np.uint32), np.empty(rows, np.int64), np.empty(rows, np.uint64))
+            # One array for the three columns, of 8, 8 and 4 bytes a row.
+            words = np.empty(2 * rows + (rows + 1) // 2, dtype=np.int64)
+            at = address(words)
             written = kernels.match(
                 self._m,
                 payload,
@@ -106,24 +108,29 @@ class Index:
                 reasons,
                 first,
                 count,
-                address(part.publication),
-                address(part.client),
-                address(part.subscription),
+                at + 16 * rows,
+                at,
+                at + 8 * rows,
                 rows,
                 self._result_at,
             )
-            parts.append(Hits(part.publication[:written], part.client[:written], part.subscription[:written]))
-            first = int(self._result[0])
-            if first == count:
-                break
-            rows = max(2 * rows, 2 * int(self._result[1]))
-        hits = parts[0]
-        if len(parts) > 1:
             hits = Hits(
-                np.concatenate([part.publication for part in parts]),
-                np.concatenate([part.client for part in parts]),
-                np.concatenate([part.subscription for part in parts]),
+                words[2 * rows :].view(np.uint32)[:written],
+                words[:written],
+                words[rows : rows + written].view(np.uint64),
             )
+            first = int(self._result[0])
+            if first == count and not parts:
+                break
+            parts.append(hits)
+            if first == count:
+                hits = Hits(
+                    np.concatenate([part.publication for part in parts]),
+                    np.concatenate([part.client for part in parts]),
+                    np.concatenate([part.subscription for part in parts]),
+                )
+                break
+            rows = max(2 * rows, 2 * int(self._result[1]) + _ROWS_MIN)
         self._rows_per_publication += 0.25 * (len(hits) / count - self._rows_per_publication)
         return hits
 
@@ -208,9 +215,9 @@ class Index:
             layout.P_NEXT,
         ):
             sized.append((region, 4 * predicates))
-        for region in range(layout.A_NAME, layout.A_HEADS, 1 << layout.REGION_BITS):
+        for region in range(layout.A_NAME, layout.A_HEADS, layout.REGION_STEP):
             sized.append((region, 8 * attributes))
-        for region in range(layout.K_KEY, layout.K_HEADS, 1 << layout.REGION_BITS):
+        for region in range(layout.K_KEY, layout.K_HEADS, layout.REGION_STEP):
             sized.append((region, 8 * clusters if region <= layout.K_ROOT else 4 * clusters))
         for region, cell in (
             (layout.C_HEADS, layout.H_ID_BUCKETS),
@@ -221,7 +228,7 @@ class Index:
             sized.append((region, 4 * self._get(cell)))
         for index, size in enumerate(layout.POOL_SIZES):
             used = self._get(layout.H_POOL_USED + 8 * index)
-            sized.append((layout.POOL + (index << layout.REGION_BITS), used * size))
+            sized.append((layout.pool_start(index), used * size))
         return sized
 
     def _trim(self) -> bool:
@@ -232,11 +239,11 @@ class Index:
             if end > before:
                 self._touched[start] = end
             elif before - end > max(end // 4, 1 << 16):
-                cut = start + -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+                cut = -(-(start + end) // mmap.PAGESIZE) * mmap.PAGESIZE
                 length = start + before - cut
                 # At most 8 MB in one go, from the far end, so that giving back is no pause either.
                 length = min(length, 8 << 20) // mmap.PAGESIZE * mmap.PAGESIZE
-                far = start + -(-before // mmap.PAGESIZE) * mmap.PAGESIZE
+                far = -(-(start + before) // mmap.PAGESIZE) * mmap.PAGESIZE
                 if length:
                     self._map.madvise(mmap.MADV_DONTNEED, far - length, length)
                     self._touched[start] = before - length

@@ -16,12 +16,16 @@ from __future__ import annotations
 import mmap
 
 REGION_BITS = 33  # 8 GB of address space each
+STAGGER = 4096 + 64
+"""Each region starts so much later in its 8 GB than the one before it, so that the first items of all tables do not
+meet in the same lines of the processor's caches. A multiple of 16, as refs leave their four lowest bits to others."""
+REGION_STEP = (1 << REGION_BITS) + STAGGER
 
 _names = iter(range(256))
 
 
 def _region() -> int:
-    return next(_names) << REGION_BITS
+    return next(_names) * REGION_STEP
 
 
 HEADER = _region()  # single words, below
@@ -163,7 +167,13 @@ _sizes = list(range(16, 272, 16))
 while _sizes[-1] < 80_000:
     _sizes.append((_sizes[-1] * 6 // 5 + 15) // 16 * 16)
 POOL_SIZES: tuple[int, ...] = tuple(_sizes)
-MAPPING_BYTES = POOL + (len(POOL_SIZES) << REGION_BITS)
+MAPPING_BYTES = POOL + (len(POOL_SIZES) + 1 << REGION_BITS)
+
+
+def pool_start(size_class: int) -> int:
+    """Return where a size class's blocks start."""
+    return POOL + size_class * REGION_STEP
+
 
 _MAP_NORESERVE = 0x4000 if not hasattr(mmap, "MAP_NORESERVE") else mmap.MAP_NORESERVE
 

@@ -14,7 +14,7 @@ correct its own.
 from __future__ import annotations
 
 from cluster.matching.compiled import compiled
-from cluster.matching.layout import C_LEAF, H_POOL_BYTES, H_POOL_USED, H_WORK, POOL, REGION_BITS
+from cluster.matching.layout import C_LEAF, H_POOL_BYTES, H_POOL_USED, H_WORK, POOL, REGION_BITS, pool_start
 from cluster.matching.machine import load32, load64, store64
 
 PLAIN, LEAF, NODE = 0, 1, 2
@@ -22,6 +22,9 @@ _KIND_MASK = 7
 
 # Leaves and nodes, see tiles.py.
 B_COUNT, B_CAPACITY, B_PARENT, B_CLUSTER, B_RESIDUE, B_ITEMS = 8, 12, 16, 24, 32, 40
+
+
+_start = compiled(pool_start)
 
 
 @compiled
@@ -43,10 +46,10 @@ def acquire(m: int, size: int, cell: int, kind: int) -> int:
     index = size_class(m, size)
     used = load64(m + H_POOL_USED + 8 * index)
     width = load64(m + H_POOL_BYTES + 8 * index)
-    if width == 0 or (used + 2) * width > 1 << REGION_BITS:
+    if width == 0 or (used + 2) * width > (1 << REGION_BITS) - (1 << 20):
         raise MemoryError("the index's pool of blocks is full")
     store64(m + H_POOL_USED + 8 * index, used + 1)
-    ref = POOL + (index << REGION_BITS) + used * width
+    ref = _start(index) + used * width
     store64(m + ref, cell | kind)
     store64(m + cell, ref)
     return ref
@@ -69,7 +72,7 @@ def release(m: int, ref: int) -> int:
     used = load64(m + H_POOL_USED + 8 * index) - 1
     width = load64(m + H_POOL_BYTES + 8 * index)
     store64(m + H_POOL_USED + 8 * index, used)
-    last = POOL + (index << REGION_BITS) + used * width
+    last = _start(index) + used * width
     if last == ref:
         return 0
     for offset in range(0, width, 8):

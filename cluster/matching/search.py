@@ -631,7 +631,7 @@ def match(
     if load_double(m + H_WEIGHT) > _WEIGHT_MAX:
         _fade(m)
     while place < count:
-        if load32(reasons + 4 * place) == 0:
+        if load64(reasons + 8 * place) == 0:
             start = load64(starts + 8 * place)
             attributes = load64(starts + 8 * place + 8) - start
             present, active = _set(m, payload, entries + ENTRY_BYTES * start, attributes)

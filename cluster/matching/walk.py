@@ -22,7 +22,6 @@ from cluster.matching.machine import (
     load8,
     load32,
     load64,
-    store32,
     store64,
     swap16,
     swap32,
@@ -309,16 +308,18 @@ def walk(
     name_max: int,
     string_max: int,
 ) -> int:
-    """Take all publications apart; returns the number refused.
+    """Take all publications apart; returns the number refused, or -1 where the lengths do not add up to the size.
 
     starts:  count + 1 words, where each publication's entries start, in entries; a refused one has none.
-    reasons: count 32-bit words; places: count words, the offset and length << 32 of the name at fault, or 0.
+    reasons: count words; places: count words, the offset and length << 32 of the name at fault, or 0.
     """
     at = 0
     total = 0
     refused = 0
     for index in range(count):
         length = load32(lengths + 4 * index)
+        if at + length > size:
+            return -1
         store64(starts + 8 * index, total)
         attributes, reason, place = _walk_one(
             payload,
@@ -330,11 +331,11 @@ def walk(
             name_max,
             string_max,
         )
-        store32(reasons + 4 * index, reason)
+        store64(reasons + 8 * index, reason)
         store64(places + 8 * index, place)
         if reason != ACCEPTED:
             refused += 1
         total += attributes
         at += length
     store64(starts + 8 * count, total)
-    return refused
+    return refused if at == size else -1
