@@ -128,7 +128,8 @@ async def read(subscription: Any, count: int, into: dict[str, list[int]]) -> Non
 @conversation
 async def test_a_cluster_over_sockets_delivers() -> None:
     async with (
-        sockets(layers=MANY) as cluster, connect(cluster.doors[0], client_id="p") as publisher,
+        sockets(layers=MANY) as cluster,
+        connect(cluster.doors[0], client_id="p") as publisher,
         connect(cluster.doors[1], client_id="s") as subscriber,
     ):
         subscription = await subscriber.subscribe("n >= 10")
