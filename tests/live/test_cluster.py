@@ -116,7 +116,7 @@ def test_a_killed_role_is_reported_and_the_rest_stops_cleanly(tmp_path: Path) ->
     config = configuration(tmp_path, Layers())
     pids = asyncio.run(_killed(config))
     for pid in pids:
-        assert not _lives(pid), f"process {pid} was left behind"
+        assert not lives(pid), f"process {pid} was left behind"
     with pytest.raises(KittiwakeError, match="no cluster 'live' runs here"):
         asyncio.run(read_status(config))
 
@@ -134,7 +134,7 @@ async def _killed(config: Config) -> list[int]:
     return pids
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
