@@ -100,10 +100,17 @@ class Batch:
         self._at = (payload_at, starts_at, entries_at, reasons_at)
         self.rejected: list[tuple[int, str]] = []
         if refused:
+            # A publisher's mistake is mostly one mistake: its text is made once and not thousands of times.
+            texts: dict[tuple[int, bytes], str] = {}
             places = words[2 * count + 1 : 3 * count + 1].tolist()
             for index, reason in enumerate(words[count + 1 : 2 * count + 1].tolist()):
                 if reason:
-                    self.rejected.append((index, self._reason(reason, places[index], limits)))
+                    offset, length = places[index] & 0xFFFFFFFF, places[index] >> 32
+                    case = (reason, payload[offset : offset + length])
+                    text = texts.get(case)
+                    if text is None:
+                        text = texts[case] = self._reason(reason, case[1], limits)
+                    self.rejected.append((index, text))
 
     @classmethod
     def of(cls, publications: list[dict[str, bool | int | float | str | None]]) -> Batch:
@@ -131,10 +138,8 @@ class Batch:
         """
         return self._at
 
-    def _reason(self, reason: int, place: int, limits: BatchLimits) -> str:
-        offset, length = place & 0xFFFFFFFF, place >> 32
-        name = self.payload[offset : offset + length].decode("utf-8", "replace")
-        attribute = f"attribute {name!r}: " if place else ""
+    def _reason(self, reason: int, name: bytes, limits: BatchLimits) -> str:
+        attribute = f"attribute {name.decode('utf-8', 'replace')!r}: " if name else ""
         return _REASONS[reason].format(
             attribute=attribute,
             attributes_max=limits.attributes_max,
