@@ -114,6 +114,8 @@ async def _attack(
     address: tuple[str, int], names: list[str], seconds: float, scale: float, seed: int, pipe: Connection
 ) -> None:
     total = sum(ATTACKS[name][0] for name in names)
+    pipe.send(None)
+    await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     for name in names:
         weight, work = ATTACKS[name]
         share = seconds * weight / total
@@ -223,6 +225,11 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         writer_pipe, theirs = context.Pipe()
         writer = context.Process(target=publisher, args=(url, options.rate, theirs), daemon=True)
         writer.start()
+        attack_pipe, theirs = context.Pipe()
+        args = ((host, int(port)), names, options.seconds / 2, options.scale, options.seed, theirs)
+        enemy = context.Process(target=attacker, args=args, daemon=True)
+        enemy.start()
+        await told(attack_pipe)  # its start is not a part of the attack
         await asyncio.sleep(WARM_UP_S)
         sampler = Sampler({f"{row['layer']} {row['slot']}": row["pid"] for row in (await broker.status())["members"]})
         knocker = Knocker(url)
@@ -230,10 +237,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         calm_begin = time.monotonic()
         await asyncio.sleep(options.seconds / 2)
         calm_end = time.monotonic()
-        attack_pipe, theirs = context.Pipe()
-        args = ((host, int(port)), names, options.seconds / 2, options.scale, options.seed, theirs)
-        enemy = context.Process(target=attacker, args=args, daemon=True)
-        enemy.start()
+        attack_pipe.send(None)
         windows: list[tuple[str, float, float, Any]] = []
         while (row := await told(attack_pipe)) is not None:
             windows.append(row)
