@@ -1,0 +1,40 @@
+"""The hostile benchmark, small: it runs, every attack ends, and the victim loses nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.attacks import ATTACKS
+
+pytestmark = pytest.mark.live
+
+
+def test_the_victim_of_a_small_attack_loses_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.hostile", "--seconds", "16", "--scale", "0.02", "--rate", "200", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["lost"], figures["doubled"], figures["out_of_order"], figures["dropped"]) == (0, 0, 0, 0)
+    assert figures["lost_roles"] == 0
+    assert figures["logins_failed"] == 0
+    assert figures["victim_reconnections"] == 0
+    assert figures["attacks"].keys() == ATTACKS.keys()
+    assert all(row["connections"] > 0 for row in figures["attacks"].values())
+    ends = {name: set(row["ends"]) for name, row in figures["attacks"].items()}
+    assert "damaged" not in set().union(*ends.values()), "the broker's own frames are whole"
+    assert {"malformed", "too_large"} <= ends["random bytes"]
+    assert ends["bombs"] == {"malformed"}
+    # A broker that answers faster than the attacker writes is never out of credit.
+    assert ends["over credit"] <= {"over_credit", "reset", "held"}
+    assert figures["attacks"]["bad publications"]["rejected_publications"] > 0
+    assert max(figures["rss_growth_mb"].values()) < 20.0
+    print(f"\np99 {figures['p99_before_ms']} ms undisturbed, {figures['p99_during_ms']} ms under attack")

@@ -1,0 +1,254 @@
+"""Two clusters that run as `kittiwake up`, seen from outside. The tests tell one story, in their order: the last ones
+end what the first ones use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import connect
+from cluster.errors import ConnectionLostError
+from tests.live.processes import Up, started_at, tree, wait_for
+
+pytestmark = pytest.mark.live
+
+
+def run(work: Any, timeout_s: float = 60.0) -> Any:
+    """Run a coroutine, bounded."""
+
+    async def bounded() -> Any:
+        async with asyncio.timeout(timeout_s):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+async def round_trip(endpoint: str, name: str, number: int) -> list[dict[str, Any]]:
+    """Publish to a subscriber of one's own; return all that it got until then."""
+    async with connect(endpoint, client_id=name) as client:
+        subscription = await client.subscribe("exists trip")
+        await client.publish({"trip": number, "by": name})
+        return [dict(one.attributes) for one in await subscription.take()]
+
+
+# A large cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_up_prints_an_endpoint_for_each_connection_point(large: Up) -> None:
+    port = json.loads(large.config_path.read_text())["client_port"]["port"]
+    assert large.endpoints == [f"kittiwake://127.0.0.1:{port}", f"kittiwake://127.0.0.1:{port + 1}"]
+    assert "Traceback" not in large.stderr
+
+
+def test_status_shows_that_all_serve(large: Up) -> None:
+    code, document = large.status()
+    assert code == 0
+    assert (document["name"], document["state"], document["lost"], document["epoch"]) == ("large", "serving", 0, 1)
+    rows = [(row["layer"], row["slot"], row["state"]) for row in document["members"]]
+    layers = {"connection_point": 2, "access_point": 2, "matcher": 3, "exit_point": 2}
+    assert rows == [(layer, slot, "serving") for layer, count in layers.items() for slot in range(count)]
+    pids = {row["pid"] for row in document["members"]}
+    assert len(pids) == 9, "each slice is a process of its own"
+    assert pids <= large.family.keys()
+
+
+def test_the_newest_of_two_logins_wins_across_connection_points(large: Up) -> None:
+    async def story() -> None:
+        older = await connect(large.endpoints[0], client_id="twin")
+        subscription = await older.subscribe("exists twin")
+        async with connect(large.endpoints[1], client_id="twin") as newer:
+            with pytest.raises(ConnectionLostError) as caught:
+                await anext(subscription)
+            assert caught.value.code == "taken_over"
+            assert older.closed
+            own = await newer.subscribe("exists twin")
+            await newer.publish({"twin": 1})
+            assert (await anext(own)).attributes == {"twin": 1}
+
+    run(story())
+
+
+def test_two_clusters_side_by_side_hear_nothing_of_each_other(large: Up, small: Up) -> None:
+    async def story() -> None:
+        async with (
+            connect(large.endpoints[0], client_id="one") as here,
+            connect(small.endpoints[0], client_id="one") as there,
+        ):
+            heard = [await client.subscribe("exists side") for client in (here, there)]
+            for number in range(20):
+                await here.publish({"side": f"large {number}"})
+                await there.publish({"side": f"small {number}"})
+            for name, stream in zip(("large", "small"), heard, strict=True):
+                got = [(await anext(stream)).attributes["side"] for _ in range(20)]
+                assert got == [f"{name} {number}" for number in range(20)]
+
+    run(story())
+    names = {up.status()[1]["name"] for up in (large, small)}
+    assert names == {"large", "small"}
+    assert not large.family.keys() & small.family.keys()
+
+
+# Clients that stop ---------------------------------------------------------------------------------------------------
+
+SLEEPER = """
+import asyncio, sys
+from cluster import connect
+async def main():
+    async with connect(sys.argv[1], client_id="sleeper") as client:
+        await client.subscribe("exists sleep")
+        print("in", flush=True)
+        while client.reconnections == 0:
+            await asyncio.sleep(0.05)
+        print("back", flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+def sessions(up: Up) -> int:
+    """Return how many clients the cluster counts."""
+    return int(up.status()[1]["sessions"])
+
+
+def test_a_client_that_stands_still_is_dropped_and_comes_back(small: Up, tmp_path: Path) -> None:
+    """SIGSTOP leaves its socket open; three silent heartbeats end it at the broker."""
+    with (tmp_path / "out").open("wb") as out:
+        client = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SLEEPER), small.endpoints[0]], stdout=out)
+    try:
+        wait_for(lambda: (tmp_path / "out").read_text() == "in\n", 30, "the client does not log in")
+        assert sessions(small) == 1
+        time.sleep(2.0)
+        assert sessions(small) == 1, "a client that answers stays"
+        client.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_for(lambda: sessions(small) == 0, 30, "it is still logged in")
+        print(f"\na client that stood still was dropped within {time.monotonic() - stopped:.1f} s, heartbeat 0.5 s")
+        client.send_signal(signal.SIGCONT)
+        wait_for(lambda: (tmp_path / "out").read_text() == "in\nback\n", 30, "it does not come back")
+        assert sessions(small) == 1
+    finally:
+        client.kill()
+        client.wait()
+    wait_for(lambda: sessions(small) == 0, 30, "a client whose process is gone is still logged in")
+
+
+# Ends ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_role_that_is_killed_is_reported_as_lost(small: Up) -> None:
+    _, document = small.status()
+    (victim,) = (row["pid"] for row in document["members"] if row["layer"] == "matcher")
+    assert victim in small.family
+    assert started_at(victim) == small.family[victim], "it is our own process"
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    states: list[tuple[int, dict[str, Any]]] = []
+
+    def lost() -> bool:
+        states.append(small.status())
+        return bool(states[-1][1]["lost"])
+
+    wait_for(lost, 30, "nobody has noticed")
+    took_s = time.monotonic() - killed
+    code, document = states[-1]
+    print(f"\n`kittiwake status` showed the loss {took_s:.2f} s after SIGKILL, its own start included")
+    assert code == 1
+    assert {row["layer"]: row["state"] for row in document["members"]} == {
+        "connection_point": "serving",
+        "access_point": "serving",
+        "matcher": "lost",
+        "exit_point": "serving",
+    }
+    # What the coordinator knew, without the time that a command takes to start: it heard the others lately.
+    assert all(row["heard_ms_ago"] < 2000 for row in document["members"] if row["state"] == "serving")
+    wait_for(lambda: "kittiwake: lost matcher 0" in small.stderr, 30, "`up` says nothing of it")
+
+
+def test_sigterm_ends_it_cleanly_though_a_role_is_lost(small: Up) -> None:
+    assert small.stop(signal.SIGTERM) == 0
+    small.assert_gone()
+    assert "Traceback" not in small.stderr
+    assert small.stderr.rstrip().endswith("kittiwake: down")
+    code, document = small.status()
+    assert (code, document) == (1, {}), "there is nobody to ask any more"
+
+
+def test_sigint_ends_it_cleanly_under_load_and_tells_the_clients(large: Up) -> None:
+    async def story() -> tuple[int, str]:
+        publisher = await connect(large.endpoints[0], client_id="busy")
+        subscriber = await connect(large.endpoints[1], client_id="idle", reconnect=False)
+        subscription = await subscriber.subscribe("exists n")
+
+        async def publish() -> None:
+            for number in range(1 << 30):
+                await publisher.publish({"n": number})
+
+        publishing = asyncio.create_task(publish())
+        for _ in range(100):
+            await anext(subscription)
+        code = await asyncio.to_thread(large.stop, signal.SIGINT)
+        reason = ""
+        while not reason:
+            try:
+                await anext(subscription)
+            except ConnectionLostError as error:
+                reason = str(error)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        await publisher.close(timeout_s=0.1)
+        return code, reason
+
+    code, reason = run(story(), 120)
+    assert code == 0
+    assert reason == "shutdown: the cluster stops"
+    large.assert_gone()
+    assert "Traceback" not in large.stderr
+    assert large.stderr.rstrip().endswith("kittiwake: down")
+
+
+def test_it_starts_again_on_the_same_ports(large: Up) -> None:
+    before = large.endpoints
+    large.start()
+    assert large.endpoints == before
+    code, document = large.status()
+    assert (code, document["state"], document["sessions"]) == (0, "serving", 0)
+    got = run(round_trip(large.endpoints[1], "again", 7))
+    assert got == [{"trip": 7, "by": "again"}], "nothing of its former life is left"
+
+
+def test_a_port_that_is_taken_is_a_clear_error(large: Up, tmp_path: Path) -> None:
+    other = Up(tmp_path, name="other", client_port=json.loads(large.config_path.read_text())["client_port"])
+    try:
+        other.begin()
+        wait_for(lambda: other.ended, 120, "it goes on all the same")
+        assert other.process is not None
+        assert other.process.returncode not in (0, None)
+        assert "address already in use" in other.stderr.lower()
+        assert "Traceback" not in other.stderr
+    finally:
+        other.kill_everything()
+    assert large.status()[0] == 0, "the one that has it is not disturbed"
+
+
+def test_sigint_while_it_starts_ends_it_cleanly(tmp_path: Path) -> None:
+    up = Up(tmp_path, name="early", client_port={"port": 0})
+    try:
+        up.begin()
+        assert up.process is not None
+        process = up.process
+        wait_for(lambda: len(tree(process.pid)) > 3, 60, "Ray does not start")
+        assert up.stop(signal.SIGINT) == 0
+        up.assert_gone()
+        assert "Traceback" not in up.stderr
+    finally:
+        up.kill_everything()
