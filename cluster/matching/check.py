@@ -21,7 +21,7 @@ from cluster.matching.records import (
     RECORD_WORDS,
     TRUE,
 )
-from cluster.matching.search import CACHE_SLOTS
+from cluster.matching.setting import CACHE_SLOTS
 
 if TYPE_CHECKING:
     from cluster.matching.index import Index
@@ -107,7 +107,6 @@ class _Checker:
             assert self._get32(at.O_RANK + 4 * leaf) == rank, f"leaf {leaf} has another rank than {rank}"
             count = self._get32(at.O_COUNT + 4 * leaf)
             assert 1 <= count <= 256, f"leaf {leaf} holds {count}"
-            assert self._map[at.O_TOUCHED + rank] == 0, "a leaf is touched between publications"
             for place in range(256 * leaf, 256 * leaf + count):
                 subscription = self._get(at.O_SUBSCRIPTION + 8 * place) % (1 << 64)
                 key = (self._get(at.O_CLIENT + 8 * place), subscription)
@@ -123,8 +122,12 @@ class _Checker:
                     seen.add(conjunction)
                     assert self._get32(at.C_POSITION + 4 * conjunction) == place
                     conjunction = self._get32(at.C_SIBLING + 4 * conjunction)
-        bits = np.frombuffer(self._map, dtype=np.int64, count=4 * leaves, offset=at.O_BITS)
-        assert not bits.any(), "a bit is set between publications"
+        for slot in range(at.SLOTS):
+            start = at.O_BITS + at.BITS_STEP * slot
+            bits = np.frombuffer(self._map, dtype=np.int64, count=4 * leaves, offset=start)
+            assert not bits.any(), "a bit is set between publications"
+            start = at.O_TOUCHED + at.TOUCHED_STEP * slot
+            assert not any(self._map[start : start + leaves]), "a leaf is touched between publications"
         assert len(seen) == self._conjunctions, "a conjunction belongs to no subscription"
         assert subscriptions == self._get(at.H_SUBSCRIPTIONS) == len(self._index)
         items = self._table(at.H_ID_BUCKETS, at.C_HEADS, at.C_NEXT, at.C_HASH)
@@ -171,7 +174,9 @@ class _Checker:
             assert columns <= tiles.COLUMNS_MAX
             root = self._own(at.K_ROOT + 8 * cluster)
             height = self._get32(at.K_HEIGHT + 4 * cluster)
+            self._residues = 0
             found = self._check_block(root, 0, cluster, height, words)[0]
+            assert self._residues == self._get32(at.K_RESIDUES + 4 * cluster)
             assert len(found) == self._get32(at.K_COUNT + 4 * cluster) > 0
             entries += found
         assert sorted(entries) == list(range(1, self._conjunctions + 1)), "not every conjunction is filed once"
@@ -211,6 +216,8 @@ class _Checker:
             assert parent == 0 or count > 0
             conjunctions = []
             bounds = [(float("inf"), float("-inf"))] * columns
+            mask = self._get(block + pool.B_RESIDUE) % (1 << 64)
+            self._residues += (mask & ((1 << count) - 1)).bit_count()
             for place in range(count):
                 conjunction = self._get32(block + pool.B_ITEMS + 4 * place)
                 conjunctions.append(conjunction)

@@ -201,8 +201,10 @@ class Index:
         for region in (layout.O_SUBSCRIPTION, layout.O_CLIENT):
             sized.append((region, 8 * 256 * leaves))
         sized.append((layout.O_FIRST, 4 * 256 * leaves))
-        sized.append((layout.O_BITS, 32 * leaves))
-        for region in (layout.O_COUNT, layout.O_RANK, layout.O_LEAVES, layout.O_TOUCHED):
+        for slot in range(layout.SLOTS):
+            sized.append((layout.O_BITS + layout.BITS_STEP * slot, 32 * leaves))
+            sized.append((layout.O_TOUCHED + layout.TOUCHED_STEP * slot, leaves))
+        for region in (layout.O_COUNT, layout.O_RANK, layout.O_LEAVES):
             sized.append((region, 4 * leaves))
         for region in (layout.P_META, layout.P_KEY, layout.P_BODY, layout.P_SEEN):
             sized.append((region, 8 * predicates))
@@ -216,7 +218,7 @@ class Index:
         ):
             sized.append((region, 4 * predicates))
         for region in range(layout.A_NAME, layout.A_HEADS, layout.REGION_STEP):
-            sized.append((region, 8 * attributes))
+            sized.append((region, (8 * layout.SLOTS if region == layout.A_ROW else 8) * attributes))
         for region in range(layout.K_KEY, layout.K_HEADS, layout.REGION_STEP):
             sized.append((region, 8 * clusters if region <= layout.K_ROOT else 4 * clusters))
         for region, cell in (

@@ -42,6 +42,7 @@ _SWEPT_PER_MATCH = 32
 
 
 _FILES = (
+    "blocks.py",
     "compiled.py",
     "edit.py",
     "filing.py",
@@ -54,6 +55,7 @@ _FILES = (
     "predicates.py",
     "records.py",
     "search.py",
+    "setting.py",
     "strings.py",
     "table.py",
     "tiles.py",

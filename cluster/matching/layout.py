@@ -46,8 +46,8 @@ O_FIRST = _region()  # 32: the subscription's first conjunction, by position
 O_COUNT = _region()  # 32: positions used, by leaf
 O_RANK = _region()  # 32: where the leaf stands in the order, by leaf
 O_LEAVES = _region()  # 32: leaf, by rank
-O_BITS = _region()  # one bit a position: hit by the publication at hand; zero between publications
-O_TOUCHED = _region()  # one byte a rank: the leaf has a bit set; zero between publications
+O_BITS = _region()  # by slot, one bit a position: hit by the publication in the slot; zero between calls
+O_TOUCHED = _region()  # by slot, one byte a rank: the leaf has a bit set; zero between calls
 
 # A predicate: an equality, a set of values, or a string condition, shared by all conjunctions that hold it.
 P_META = _region()  # type | kind << 8 | attribute << 16
@@ -77,6 +77,8 @@ A_KIND = _region()  # kind in the publication at hand
 A_BITS = _region()  # value in the publication at hand
 A_NUMBER = _region()  # double: nearest double of a number, else NaN
 A_TOKEN = _region()  # 32: the equality predicate that the value makes true, or 0
+A_GROUP = _region()  # the last group of publications that had a number here
+A_ROW = _region()  # doubles: the numbers of that group's publications by slot, NaN for none
 A_HASH = _region()  # 32
 A_NEXT = _region()  # 32: chain; of a free number: the next free one
 A_HEADS = _region()  # 32
@@ -88,6 +90,7 @@ K_COUNT = _region()  # 32: entries
 K_HEIGHT = _region()  # 32: 0 when the root is a leaf
 K_AFTER = _region()  # 32: next cluster filed under the same thing
 K_BEFORE = _region()  # 32
+K_RESIDUES = _region()  # 32: entries with a residue
 K_HASH = _region()  # 32
 K_NEXT = _region()  # 32: chain; of a free number: the next free one
 K_HEADS = _region()  # 32
@@ -140,10 +143,15 @@ POOL = _region()  # first of the pools of blocks, by size. See pool.py
     H_FREED,  # attributes freed by the call at hand; their numbers are in SCRATCH + S_FREED
     H_CACHE_BYTES,
     H_CACHE_HAND,
-    H_READ_ALL,  # the publication at hand has so many hits that all bits are to be read
-) = (HEADER + 8 * index for index in range(39))
+    H_GROUP,  # number of the group of publications at hand
+    H_ROWS,  # attributes with a row in this group; their numbers are in S_ROWS
+) = (HEADER + 8 * index for index in range(40))
 H_POOL_USED = HEADER + 1024  # blocks used, by size class
 H_POOL_BYTES = HEADER + 2048  # bytes a block, by size class
+
+SLOTS = 16  # publications searched together
+BITS_STEP = (1 << 28) + STAGGER  # from a slot's bits to the next one's
+TOUCHED_STEP = (1 << 24) + STAGGER
 
 # Places in SCRATCH.
 S_INPUT = SCRATCH  # a packed normal form, written by Python
@@ -160,6 +168,10 @@ S_MOVED = SCRATCH + (9 << 25)  # entries on their way from a thin leaf
 S_TRUE = SCRATCH + (10 << 25)  # 32: string conditions that a value makes true
 S_SET = SCRATCH + (11 << 25)  # 32: members of a set being built
 S_PLAN = SCRATCH + (12 << 25)  # choices for the conjunction being filed, see filing.py
+
+S_ROWS = SCRATCH + (13 << 25)  # 32: attributes that have a row in the group
+S_HITS = SCRATCH + (14 << 25)  # hits by slot, doubles counted
+S_READ_ALL = S_HITS + 4096  # by slot: so many hits that all bits are to be read
 
 # Block sizes: steps of 16 bytes, then of about a fifth, to 80 kB (a set of 256 values, a text filter, a node
 # of 16 columns).

@@ -47,6 +47,7 @@ from cluster.matching.layout import (
     K_HEIGHT,
     K_KEY,
     K_NEXT,
+    K_RESIDUES,
     K_ROOT,
     P_CLUSTERS,
     S_KEY,
@@ -149,6 +150,7 @@ def find_cluster(m: int, make: bool) -> int:
     store64(m + K_ROOT + 8 * cluster, 0)
     store32(m + K_COUNT + 4 * cluster, 0)
     store32(m + K_HEIGHT + 4 * cluster, 0)
+    store32(m + K_RESIDUES + 4 * cluster, 0)
     access = load64(m + key + KEY_ACCESS)
     head = _list_head(m, access)
     following = load32(head)
@@ -686,6 +688,8 @@ def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -
 def insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -> None:
     """Insert an entry whose bounds are in S_VALUES into a cluster."""
     store32(m + K_COUNT + 4 * cluster, load32(m + K_COUNT + 4 * cluster) + 1)
+    if residue:
+        store32(m + K_RESIDUES + 4 * cluster, load32(m + K_RESIDUES + 4 * cluster) + 1)
     _insert(m, cluster, conjunction, guard, residue)
 
 
@@ -744,6 +748,8 @@ def remove(m: int, conjunction: int) -> None:
     columns = key_columns(m, key)
     left = load32(m + K_COUNT + 4 * cluster) - 1
     store32(m + K_COUNT + 4 * cluster, left)
+    if (load64(m + leaf + B_RESIDUE) >> place) & 1:
+        store32(m + K_RESIDUES + 4 * cluster, load32(m + K_RESIDUES + 4 * cluster) - 1)
     count = load32(m + leaf + B_COUNT) - 1
     if place != count:
         _copy_entry(m, leaf, count, leaf, place, columns)
