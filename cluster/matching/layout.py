@@ -145,7 +145,8 @@ POOL = _region()  # first of the pools of blocks, by size. See pool.py
     H_CACHE_HAND,
     H_GROUP,  # number of the group of publications at hand
     H_ROWS,  # attributes with a row in this group; their numbers are in S_ROWS
-) = (HEADER + 8 * index for index in range(40))
+    H_GROUPING,  # groups of SLOTS publications pay; else each is a group of its own
+) = (HEADER + 8 * index for index in range(41))
 H_POOL_USED = HEADER + 1024  # blocks used, by size class
 H_POOL_BYTES = HEADER + 2048  # bytes a block, by size class
 

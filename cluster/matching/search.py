@@ -4,9 +4,9 @@
     search  the clusters under each true predicate and each present attribute, and those under nothing (`blocks.py`)
     read    the bits that the search left, by rank: that is the order of the output
 
-Publications go through in groups of 16. Clusters that ask only for numbers within ranges are searched for the
-whole group while their blocks are in the processor's cache (`_search_group`); the others need what only the
-publication at hand has set.
+Publications go through in groups of 16 where that pays. Clusters that ask only for numbers within ranges are
+searched for the whole group while their blocks are in the processor's cache (`_search_group`); the others
+need what only the publication at hand has set.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cluster.matching.layout import (
     BITS_STEP,
     H_ALWAYS,
     H_GROUP,
+    H_GROUPING,
     H_LEAVES,
     H_ROWS,
     H_STAMP,
@@ -53,6 +54,7 @@ from cluster.matching.walk import ENTRY_BYTES
 
 _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200
+_GROUPED_FROM = 16  # searches a publication
 _SLACK = 8  # rows that may be written behind the last
 
 
@@ -111,13 +113,14 @@ def _visit(m: int, slot: int, first: int, payload: int) -> int:
 
 
 @compiled
-def _search_group(m: int, size: int, payload: int) -> None:
+def _search_group(m: int, size: int, payload: int) -> int:
     """Search the clusters that ask for numbers only, each for all publications of the group while its blocks
     are at hand.
 
-    Adds each publication's hits to its word in S_HITS.
+    Adds each publication's hits to its word in S_HITS. Returns the number of searches.
     """
     group = load64(m + H_GROUP)
+    searches = 0
     for index in range(load64(m + H_ROWS)):
         cluster = load32(m + A_CLUSTERS + 4 * load32(m + S_ROWS + 4 * index))
         while cluster:
@@ -147,12 +150,14 @@ def _search_group(m: int, size: int, payload: int) -> None:
                     store_double(m + S_VALUES + 8 * column, value)
                 if not possible:
                     continue
+                searches += 1
                 if height == 0:
                     hits = blocks.search_leaf(m, slot, m + root, words, columns, False, payload)
                 else:
                     hits = blocks.search_tree(m, slot, root, height, words, columns, payload)
                 if hits:
                     store64(m + S_HITS + 8 * slot, load64(m + S_HITS + 8 * slot) + hits)
+    return searches
 
 
 @compiled
@@ -276,7 +281,7 @@ def match(
     if load_double(m + H_WEIGHT) > _WEIGHT_MAX:
         setting.fade(m)
     while place < count and needed == 0:
-        size = min(SLOTS, count - place)
+        size = min(SLOTS, count - place) if load64(m + H_GROUPING) else 1
         store64(m + H_GROUP, load64(m + H_GROUP) + 1)
         store64(m + H_ROWS, 0)
         for slot in range(size):
@@ -284,7 +289,8 @@ def match(
             if load64(reasons + 8 * (place + slot)) == 0:
                 hits = _search_one(m, slot, payload, entries, starts + 8 * (place + slot))
             store64(m + S_HITS + 8 * slot, hits)
-        _search_group(m, size, payload)
+        # With few searches the slots' own bits cost more than is won by staying with a cluster.
+        store64(m + H_GROUPING, 1 if _search_group(m, size, payload) > _GROUPED_FROM * size else 0)
         for slot in range(size):
             hits = load64(m + S_HITS + 8 * slot)
             if hits == 0:
