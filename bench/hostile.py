@@ -200,8 +200,8 @@ def quantiles(delays_ms: NDArray[np.float64] | list[float]) -> dict[str, float |
     return {name: round(float(np.quantile(delays_ms, q)), 3) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
-async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one measurement and return its figures."""
+async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]:
+    """Run one measurement, with its data in `directory`, and return its figures."""
     import msgspec
 
     from actors.launch import launch
@@ -211,7 +211,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     config = msgspec.structs.replace(
         config,
         name="hostile",
-        data_directory=tempfile.mkdtemp(prefix="kittiwake-hostile-"),
+        data_directory=directory,
         client_port=msgspec.structs.replace(config.client_port, port=0),
     )
     names = options.attacks.split(",") if options.attacks else list(ATTACKS)
@@ -352,7 +352,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(arguments)
-    figures = asyncio.run(measure(options))
+    with tempfile.TemporaryDirectory(prefix="kittiwake-hostile-") as directory:
+        figures = asyncio.run(measure(options, directory))
     if options.json:
         print(json.dumps(figures))
     else:
