@@ -15,20 +15,12 @@ from typing import Any
 import msgspec
 import ray
 
-from actors.shell import Handler, Shell
+from actors.shell import Shell
+from actors.start import start_role
 from actors.transport import Identity
 from cluster.config import config_from
 from cluster.coordinator import Coordinator
-from cluster.messages import (
-    CONNECTION_POINT,
-    COORDINATOR,
-    MATCHER,
-    Connect,
-    Join,
-    Member,
-    Peer,
-)
-from cluster.role import Role, make_machine
+from cluster.messages import COORDINATOR, MATCHER, Peer
 
 FAILED_EXIT = 70
 """The exit status of a process whose machine raised (EX_SOFTWARE)."""
@@ -63,10 +55,6 @@ class _Actor:
         """Close every port and lane."""
         if self._shell is not None:
             await self._shell.stop()
-
-    async def ping(self) -> int:
-        """Return the process id."""
-        return os.getpid()
 
 
 class CoordinatorActor(_Actor):
@@ -111,35 +99,13 @@ class RoleActor(_Actor):
 
             warm()  # compiled code is loaded before the first publication waits for it
         _prepare_process()
-        peer = Peer(layer, slot)
-        machine = make_machine(peer, incarnation, settings)
-        address = host or _node_address()
-        port = settings.client_port
-        is_door = layer == CONNECTION_POINT
-        handler = _Late()
-        self._shell = Shell(
-            Identity(layer, slot, incarnation),
+        self._shell, _, door = await start_role(
+            Peer(layer, slot),
+            incarnation,
+            settings,
             secret,
-            handler,
+            host=host or _node_address(),
+            coordinator=coordinator,
             failed=_leave,
-            client_address=(port.host, port.port + slot if port.port else 0) if is_door else None,
         )
-        lane_port = await self._shell.listen(address)
-        door = ""
-        if is_door:
-            bound = await self._shell.bind_clients()
-            door = f"{bound[0]}:{bound[1]}"
-        join = Join(incarnation, address, lane_port, door, os.getpid())
-        handler.inner = Role(peer, join, machine, settings)
-        self._shell.perform([Connect(Member(COORDINATOR, 0, 1, *coordinator))])
         return door
-
-
-class _Late:
-    """Stands in for the role until its ports, which it announces, are known."""
-
-    inner: Handler | None = None
-
-    def handle(self, event: Any) -> list[Any]:
-        """Pass the event on."""
-        return [] if self.inner is None else self.inner.handle(event)

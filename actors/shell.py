@@ -74,6 +74,7 @@ class Link:
 
     def __init__(self, identity: Identity, member: Member | None) -> None:
         self.identity = identity
+        self.peer = identity.peer
         self.member = member
         self.lane = Lane()
         self.protocol: LaneProtocol | None = None
@@ -81,20 +82,23 @@ class Link:
 
 
 class Shell:
-    """Drives `handler` as `own`. failed: called once with the exception of a machine that raised."""
+    """Drives `handler` as `own`. failed: called once with the exception of a machine that raised.
+
+    handler: None until a role knows the ports that it is to announce; what happens before it is set is not told.
+    """
 
     def __init__(
         self,
         own: Identity,
         secret: bytes,
-        handler: Handler,
+        handler: Handler | None = None,
         *,
         failed: Callable[[BaseException], None],
         client_address: tuple[str, int] | None = None,
     ) -> None:
         self._own = own
         self._secret = secret
-        self._handler = handler
+        self.handler = handler
         self._failed = failed
         self._client_address = client_address
         self._loop = asyncio.get_running_loop()
@@ -158,10 +162,10 @@ class Shell:
 
     def dispatch(self, event: Event) -> None:
         """Hand one event to the machine, do what it asks, and see to it that Drained follows."""
-        if self._stopped:
+        if self._stopped or self.handler is None:
             return
         try:
-            instructions = self._handler.handle(event)
+            instructions = self.handler.handle(event)
         except Exception as error:
             self._fail(error)
             return
@@ -176,10 +180,10 @@ class Shell:
 
     def _drain(self) -> None:
         self._drain_due = False
-        if self._stopped:
+        if self._stopped or self.handler is None:
             return
         try:
-            instructions = self._handler.handle(Drained())
+            instructions = self.handler.handle(Drained())
         except Exception as error:
             self._fail(error)
             return
@@ -268,8 +272,8 @@ class Shell:
         link.dialling = self._spawn(self._dial(link))
 
     def _drop(self, link: Link) -> None:
-        self._links.pop(link.identity.peer, None)
-        self._dirty.pop(link.identity.peer, None)
+        self._links.pop(link.peer, None)
+        self._dirty.pop(link.peer, None)
         if link.dialling is not None:
             link.dialling.cancel()
         if link.protocol is not None:
@@ -279,7 +283,7 @@ class Shell:
     async def _dial(self, link: Link) -> None:
         """Open a connection for the link; on failure try again until the link is dropped."""
         assert link.member is not None, "only known addresses are dialled"
-        while not self._stopped and self._links.get(link.identity.peer) is link and link.protocol is None:
+        while not self._stopped and self._links.get(link.peer) is link and link.protocol is None:
             try:
                 await self._loop.create_connection(
                     lambda: self._lane_protocol(link.identity), link.member.host, link.member.port
@@ -303,18 +307,13 @@ class Shell:
         link = self._links.get(other.peer)
         if link is None or link.identity.incarnation < other.incarnation:
             return 0
-        if link.identity == other or (link.member is not None and not link.identity.incarnation):
-            return link.lane.received
-        return None  # an older incarnation
+        return link.lane.received if link.identity == other else None  # else it is an older incarnation
 
     def _lane_up(self, protocol: LaneProtocol, other: Identity, peer_received: int) -> None:
         link = self._links.get(other.peer)
         if link is not None and link.identity != other:
-            if link.identity.incarnation:
-                self._drop(link)
-                link = None
-            else:
-                link.identity = other
+            self._drop(link)
+            link = None
         if link is None:
             link = self._links[other.peer] = Link(other, None)
         if link.protocol is not None:
@@ -331,7 +330,7 @@ class Shell:
         link = self._owners.get(protocol)
         if link is None:
             return  # replaced
-        peer = link.identity.peer
+        peer = link.peer
         self._dirty[peer] = link
         for body in bodies:
             message = link.lane.receive(body)
@@ -346,11 +345,11 @@ class Shell:
             return
         link.protocol = None
         link.lane.disconnect()
-        log.info("%s: lane to %s is down: %s", self._own.peer, link.identity.peer, reason)
+        log.info("%s: lane to %s is down: %s", self._own.peer, link.peer, reason)
         if link.identity.layer == OPERATOR:
-            self._links.pop(link.identity.peer, None)
+            self._links.pop(link.peer, None)
             return
-        self.dispatch(LaneDown(link.identity.peer))
+        self.dispatch(LaneDown(link.peer))
         if link.member is not None and not self._stopped:
             link.dialling = self._spawn(self._dial_later(link))
 
@@ -358,7 +357,7 @@ class Shell:
         """A connection ended before it was up; the links that we dial and that have none try again."""
         for link in self._links.values():
             if link.member is not None and link.protocol is None and (link.dialling is None or link.dialling.done()):
-                log.info("%s: no lane to %s yet: %s", self._own.peer, link.identity.peer, reason)
+                log.info("%s: no lane to %s yet: %s", self._own.peer, link.peer, reason)
                 link.dialling = self._spawn(self._dial_later(link))
 
     async def _dial_later(self, link: Link) -> None:

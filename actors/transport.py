@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cluster.channel import HEADER_BYTES
+from cluster.channel import DATA, HEADER_BYTES
 from cluster.codec import FrameReader, decode
 from cluster.errors import CodecError
 from cluster.messages import Peer
@@ -186,7 +186,7 @@ class LaneProtocol(asyncio.Protocol):
         while place < len(pieces):
             header = pieces[place]
             place += 1
-            if header[0] == 0:
+            if header[0] == DATA:
                 message = pieces[place]
                 place += 1
                 out.append((HEADER_BYTES + len(message)).to_bytes(4, "little") + header)

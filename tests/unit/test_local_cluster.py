@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -19,24 +19,10 @@ from cluster.config import ClientLimits, Config, Flow, Layers
 from cluster.errors import ConnectionLostError, RefusedError
 from cluster.messages import CONNECTION_POINT, EXIT_POINT
 from cluster.testing import LocalCluster
+from tests.unit.conversation import conversation
 
 MANY = Layers(connection_points=2, access_points=2, matchers=3, exit_points=2)
 SMALL_FLOW = Flow(publish_window=64, queue_messages=50, receive_window=1000)
-
-
-def conversation(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on a loop of its own."""
-
-    def test() -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await work()
-
-        asyncio.run(bounded())
-
-    test.__name__ = work.__name__
-    test.__doc__ = work.__doc__
-    return test
 
 
 async def numbers(subscription: Subscription, count: int) -> list[int]:

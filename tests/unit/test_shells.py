@@ -5,31 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from actors.shell import Link, Shell
+from actors.start import start_role
 from actors.transport import Identity
 from cluster.client import Client, connect
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
-from cluster.config import Config, Flow, Layers, Timing
+from cluster.config import ClientPort, Config, Flow, Layers, Timing
 from cluster.coordinator import Coordinator, expected_slots
 from cluster.frames import VERSION, Hello, Refused, Subscribe
-from cluster.messages import CONNECTION_POINT, COORDINATOR, COORDINATOR_PEER, Connect, Join, Member, Peer
-from cluster.role import Role, make_machine
+from cluster.messages import CONNECTION_POINT, COORDINATOR, COORDINATOR_PEER, Peer
+from cluster.role import Role
+from tests.unit.conversation import conversation
 
 LOOPBACK = "127.0.0.1"
 SECRET = secrets.token_bytes(32)
-
-
-class Late:
-    """Stands in for a role until its ports are known."""
-
-    inner: Any = None
-
-    def handle(self, event: Any) -> list[Any]:
-        return [] if self.inner is None else self.inner.handle(event)
 
 
 class Sockets:
@@ -53,24 +46,17 @@ class Sockets:
             await asyncio.sleep(0.01)
 
     async def start_role(self, peer: Peer, coordinator_port: int) -> None:
-        is_door = peer.layer == CONNECTION_POINT
-        late = Late()
-        shell = self.shells[peer] = Shell(
-            Identity(*peer, 1),
+        self.shells[peer], self.roles[peer], door = await start_role(
+            peer,
+            1,
+            self.config,
             SECRET,
-            late,
+            host=LOOPBACK,
+            coordinator=(LOOPBACK, coordinator_port),
             failed=self.failures.append,
-            client_address=(LOOPBACK, 0) if is_door else None,
         )
-        port = await shell.listen(LOOPBACK)
-        door = ""
-        if is_door:
-            bound = await shell.bind_clients()
-            door = f"{bound[0]}:{bound[1]}"
+        if door:
             self.doors.append(f"kittiwake://{door}")
-        join = Join(1, LOOPBACK, port, door, 0)
-        late.inner = self.roles[peer] = Role(peer, join, make_machine(peer, 1, self.config), self.config)
-        shell.perform([Connect(Member(COORDINATOR, 0, 1, LOOPBACK, coordinator_port))])
 
     async def stop(self) -> None:
         for shell in self.shells.values():
@@ -92,28 +78,13 @@ class Sockets:
 
 @asynccontextmanager
 async def sockets(**sections: Any) -> AsyncIterator[Sockets]:
-    cluster = Sockets(Config(**sections))
+    cluster = Sockets(Config(client_port=ClientPort(port=0), **sections))
     try:
         await cluster.start()
         yield cluster
     finally:
         await cluster.stop()
     assert cluster.failures == []
-
-
-def conversation(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on a loop of its own."""
-
-    def test() -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await work()
-
-        asyncio.run(bounded())
-
-    test.__name__ = work.__name__
-    test.__doc__ = work.__doc__
-    return test
 
 
 MANY = Layers(connection_points=2, access_points=2, matchers=3, exit_points=2)
