@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from bench.attacks import ATTACKS, Attack
 from bench.environment import environment
+from bench.process import rss_mb, run, wait_until
 from cluster import connect
 from cluster.errors import KittiwakeError
 
@@ -49,30 +50,21 @@ SETTLE_S = 0.5
 ISSUE = ("random bytes", "cut and closed", "cut and held", "100 MB first frame")
 SAMPLE_S = 0.1
 KNOCK_S = 0.5
-PAGE = os.sysconf("SC_PAGE_SIZE")
 NICE = 10
-
-
-def _run(work: Any) -> Any:
-    import uvloop
-
-    return uvloop.run(work)
 
 
 # The victims ---------------------------------------------------------------------------------------------------------
 
 
 async def _publish(url: str, rate: float, pipe: Connection) -> None:
-    """Publish on schedule until told to stop. A blocking sleep is precise to 0.1 ms, an event loop's timer to 1 ms."""
+    """Publish on schedule until told to stop."""
     async with connect(url, client_id="victim-publisher") as client:
         due_times = array("d")
         gc.freeze()
         begin = time.monotonic()
         while not pipe.poll():
             due = begin + len(due_times) / rate
-            while (wait := due - time.monotonic()) > 0:
-                time.sleep(min(wait, 0.0005))
-                await asyncio.sleep(0)
+            await wait_until(due)
             await client.publish({"victim": len(due_times), "no2": 45.0, "station": "Plaza de España"}, ack="none")
             due_times.append(due)
             await asyncio.sleep(0)
@@ -83,7 +75,7 @@ async def _publish(url: str, rate: float, pipe: Connection) -> None:
 
 def publisher(url: str, rate: float, pipe: Connection) -> None:
     """The victim publisher's process."""
-    _run(_publish(url, rate, pipe))
+    run(_publish(url, rate, pipe))
 
 
 async def _subscribe(url: str, pipe: Connection) -> None:
@@ -111,7 +103,7 @@ async def _subscribe(url: str, pipe: Connection) -> None:
 
 def subscriber(url: str, pipe: Connection) -> None:
     """The victim subscriber's process."""
-    _run(_subscribe(url, pipe))
+    run(_subscribe(url, pipe))
 
 
 # The attackers -------------------------------------------------------------------------------------------------------
@@ -141,15 +133,10 @@ def attacker(
 ) -> None:
     """The attackers' process."""
     os.nice(NICE)
-    _run(_attack(address, names, seconds, scale, seed, pipe))
+    run(_attack(address, names, seconds, scale, seed, pipe))
 
 
 # Measuring -----------------------------------------------------------------------------------------------------------
-
-
-def rss_mb(pid: int) -> float:
-    """Return a process's resident megabytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
 
 
 class Sampler:

@@ -19,14 +19,12 @@ import gc
 import itertools
 import json
 import multiprocessing as mp
-import os
 import sys
 import tempfile
 import time
 from array import array
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -34,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.environment import environment
+from bench.process import cpu_s, rss_mb, run, wait_until
 from cluster import connect, parse
 from cluster.config import ClientPort, Config, Layers
 
@@ -42,17 +41,9 @@ DISTINCT = 4000
 QUIET_S = 15.0
 """Without a notification for so long, what is missing is lost."""
 WARM_UP = 2000
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Expected = tuple[NDArray[np.int32], NDArray[np.int64]]
 """Per distinct publication and client: how many subscriptions match, and the sum of their numbers."""
-
-
-def _run(work: Any) -> Any:
-    import uvloop
-
-    return uvloop.run(work)
 
 
 # Subscribers ---------------------------------------------------------------------------------------------------
@@ -102,7 +93,7 @@ async def _subscribe(url: list[str], shares: list[list[str]], pipe: Connection) 
 
 def subscribers(url: list[str], shares: list[list[str]], pipe: Connection) -> None:
     """The subscribers' process."""
-    _run(_subscribe(url, shares, pipe))
+    run(_subscribe(url, shares, pipe))
 
 
 # Publisher -----------------------------------------------------------------------------------------------------
@@ -138,13 +129,11 @@ def _timed(publications: list[dict[str, Any]], end: float, sent: array[float]) -
 async def _open_loop(
     client: Any, publications: list[dict[str, Any]], rate: float, seconds: float, begin: float, sent: array[float]
 ) -> None:
-    """Publish on schedule. A blocking sleep is precise to 0.1 ms where an event loop's timer has 1 ms."""
+    """Publish on schedule."""
     cycle = itertools.islice(itertools.cycle(publications), WARM_UP % len(publications), None)
     for place in range(int(rate * seconds)):
         due = begin + place / rate
-        while (wait := due - time.monotonic()) > 0:
-            time.sleep(min(wait, 0.0005))
-            await asyncio.sleep(0)
+        await wait_until(due)
         sent.append(due)
         await client.publish(next(cycle), ack="none")
         await asyncio.sleep(0)
@@ -156,7 +145,7 @@ def publisher(
     url: list[str], publications: list[dict[str, Any]], rate: float | None, seconds: float, pipe: Connection
 ) -> None:
     """The publisher's process."""
-    _run(_publish(url, publications, rate, seconds, pipe))
+    run(_publish(url, publications, rate, seconds, pipe))
 
 
 # Oracle --------------------------------------------------------------------------------------------------------
@@ -208,12 +197,11 @@ def judge(log: list[bytes], place: int, oracle: Expected, total: int) -> dict[st
 
 def usage(pid: int) -> tuple[float, float]:
     """Return a process's CPU seconds and resident megabytes."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S, int(fields[21]) * PAGE / 1e6
+    return cpu_s(pid), rss_mb(pid)
 
 
-async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one measurement and return its figures."""
+async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]:
+    """Run one measurement, with its data in `directory`, and return its figures."""
     from actors.launch import launch
     from bench.workloads import workload
 
@@ -222,7 +210,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     rate = None if options.rate == "max" else float(options.rate)
     config = Config(
         name="bench",
-        data_directory=tempfile.mkdtemp(prefix="kittiwake-bench-"),
+        data_directory=directory,
         client_port=ClientPort(port=0),
         layers=Layers(
             connection_points=options.connection_points,
@@ -317,7 +305,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(arguments)
-    figures = asyncio.run(measure(options))
+    with tempfile.TemporaryDirectory(prefix="kittiwake-bench-") as directory:
+        figures = asyncio.run(measure(options, directory))
     if options.json:
         print(json.dumps(figures))
     else:
