@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.errors import ConfigError
+from cluster.language.limits import DEFAULT_LIMITS
 
 Count = Annotated[int, Meta(ge=1, le=2047)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -90,12 +91,12 @@ class ClientLimits(Settings, frozen=True):
 class FilterSettings(Settings, frozen=True):
     """What a filter may be; beyond it a subscription is refused with the limit."""
 
-    predicates: Positive = 64
-    depth: Annotated[int, Meta(ge=1, le=64)] = 16
-    text_bytes: Positive = 8192
-    list_values: Positive = 256
-    conjunctions: Positive = 1024
-    normal_bytes: Positive = 524_288
+    predicates: Positive = DEFAULT_LIMITS.predicates
+    depth: Annotated[int, Meta(ge=1, le=64)] = DEFAULT_LIMITS.depth
+    text_bytes: Positive = DEFAULT_LIMITS.text_bytes
+    list_values: Positive = DEFAULT_LIMITS.list_values
+    conjunctions: Positive = DEFAULT_LIMITS.conjunctions
+    normal_bytes: Positive = DEFAULT_LIMITS.normal_bytes
 
 
 class Flow(Settings, frozen=True):

@@ -52,6 +52,7 @@ from cluster.messages import (
     ClientConnected,
     ClientFree,
     ClientFull,
+    ClientKey,
     CloseClient,
     Deliver,
     Delivered,
@@ -150,7 +151,7 @@ class Session:
 
     connection: int
     client_id: str
-    key: int
+    key: ClientKey
     instance: int
     access_point: Peer
     outbox: Outbox
@@ -327,7 +328,7 @@ class ConnectionPoint:
         if session.subscriptions:
             self._send_gathered(session.access_point)
             changes = [
-                SubscriptionChange(self._change(number, None, None, 0), subscription_id(session.key, closed), None)  # type: ignore[arg-type]
+                SubscriptionChange(self._change(number, None, None, 0), subscription_id(session.key, closed), None)
                 for closed in sorted(session.subscriptions)
             ]
             self._out.append(Send(session.access_point, ChangeSubscriptions(changes)))
@@ -627,7 +628,7 @@ class ConnectionPoint:
         closed, size = (number, 0) if normal_form is None else (None, len(normal_form))
         change = self._change(session.key & SESSION_MASK, request, closed, size)
         self._send_gathered(session.access_point)
-        subscription = subscription_id(session.key, number)  # type: ignore[arg-type]
+        subscription = subscription_id(session.key, number)
         change_message = ChangeSubscriptions([SubscriptionChange(change, subscription, normal_form)])
         self._out.append(Send(session.access_point, change_message))
 

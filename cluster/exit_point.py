@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 
-from cluster.columns import UINT32, UINT64, pack, unpack
+from cluster.columns import UINT32, UINT64, cut, pack, unpack
 from cluster.config import Config
 from cluster.messages import (
     CONNECTION_POINT,
@@ -332,18 +332,14 @@ def _merge(results: list[Result]) -> dict[int, tuple[bytes, dict[int, bytes]]]:
             continue
         clients = unpack(UINT64, result.clients)
         matches = unpack(UINT32, result.matches)
-        begin = at = number = 0
-        for place, count, length in zip(
+        at = number = 0
+        for place, count, payload in zip(
             unpack(UINT32, result.matched),
             unpack(UINT32, result.notifications),
-            unpack(UINT32, result.lengths),
+            cut(result.payload, unpack(UINT32, result.lengths)),
             strict=True,
         ):
-            end = begin + length
-            entry = merged.get(place)
-            if entry is None:
-                entry = merged[place] = (result.payload[begin:end], {})
-            begin = end
+            entry = merged.setdefault(place, (payload, {}))
             own = entry[1]
             for client, size in zip(clients[at : at + count], matches[at : at + count], strict=True):
                 stop = number + 4 * size

@@ -14,7 +14,6 @@ from __future__ import annotations
 import msgspec
 
 Value = bool | int | float | str | None
-Number = int | float
 
 # Kinds of value, one bit each, for `Kinds.mask`.
 ABSENT, NULL, BOOL, NUMBER, STRING = 1, 2, 4, 8, 16
