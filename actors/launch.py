@@ -25,13 +25,13 @@ from typing import Any
 
 import msgspec
 
-from actors.transport import OPERATOR, Identity, LaneProtocol
+from actors.transport import Identity, LaneProtocol
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
 from cluster.config import Config
 from cluster.coordinator import expected_slots
 from cluster.errors import KittiwakeError
-from cluster.messages import COORDINATOR, Status, StatusRequest
+from cluster.messages import COORDINATOR, OPERATOR, Status, StatusRequest
 
 STOP_S = 5.0
 STATUS_S = 5.0

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from actors.transport import OPERATOR, Identity, LaneProtocol
+from actors.transport import Identity, LaneProtocol
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
 from cluster.messages import (
+    OPERATOR,
     Again,
     Broadcast,
     ClientBytes,
@@ -446,7 +447,8 @@ class ClientProtocol(asyncio.BufferedProtocol):
     def write(self, data: list[bytes]) -> None:
         """Write the pieces in order."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(data)
+            # Not writelines: asyncio's, in Python 3.12 and 3.13, forgets to say that too much waits.
+            self._transport.write(b"".join(data))
             if self._transport.get_write_buffer_size() > CLIENT_BUFFER_BYTES:
                 self._transport.abort()
 

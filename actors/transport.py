@@ -33,8 +33,6 @@ HANDSHAKE_S = 5.0
 FRAME_BYTES = 256 << 20
 """A lane frame is at most a batch and its hits; this only stops nonsense."""
 NONCE_BYTES = 32
-OPERATOR = "operator"
-"""The layer of those who call the coordinator to ask; it has no place in a view."""
 
 
 class Identity(NamedTuple):

@@ -10,25 +10,38 @@ from collections import deque
 from collections.abc import Callable
 
 from cluster.config import Config
-from cluster.coordinator import Coordinator, expected_slots
+from cluster.coordinator import Coordinator
+from cluster.memory import Memory, Operation, decode_memory, decode_operation
 from cluster.messages import (
     CONNECTION_POINT,
+    COORDINATOR,
     COORDINATOR_PEER,
+    OPERATOR,
     Again,
+    Answer,
     Broadcast,
     CloseClient,
     Connect,
+    Disconnect,
     Drained,
     Event,
+    Flush,
+    Flushed,
     Instruction,
     Join,
     LaneUp,
     Message,
     Peer,
+    Persist,
     Received,
+    Request,
     Send,
     SendClient,
     ServeClients,
+    Spawn,
+    Status,
+    StatusRequest,
+    Stop,
 )
 from cluster.role import Role, make_machine
 
@@ -36,43 +49,76 @@ ClientOutput = Callable[[Peer, int, bytes | None], None]
 """Called with a connection point, one of its connections, and bytes for it; None closes it."""
 
 
+class Disk:
+    """What the coordinator has had written."""
+
+    def __init__(self) -> None:
+        self._memory: bytes | None = None
+        self._entries: dict[int, bytes] = {}
+
+    def write(self, persist: Persist) -> None:
+        """Keep it."""
+        self._memory = persist.memory
+        if persist.entry is not None:
+            self._entries[persist.entry[0]] = persist.entry[1]
+
+    def read(self) -> tuple[Memory | None, list[Operation]]:
+        """Return the memory and the history."""
+        memory = None if self._memory is None else decode_memory(self._memory)
+        return memory, [decode_operation(self._entries[number]) for number in sorted(self._entries)]
+
+
 class Assembly:
     """The machines, by peer, and the lanes between them.
 
-    lanes:   (from, to) -> messages on their way, oldest first; a lane that is empty is absent.
-    serving: the connection points that let clients in.
-    touched: who was handed something, or asks for another turn, since it was last drained.
+    lanes:        (from, to) -> messages on their way, oldest first; a lane that is empty is absent.
+    serving:      the connection points that let clients in.
+    touched:      who was handed something, or asks for another turn, since it was last drained.
+    incarnations: of the roles there are.
     """
 
     def __init__(self, config: Config, client_output: ClientOutput) -> None:
+        self._config = config
         self._client_output = client_output
+        self.disk = Disk()
         self.coordinator = Coordinator(config)
         self.roles: dict[Peer, Role] = {}
+        self.incarnations: dict[Peer, int] = {}
         self.lanes: dict[tuple[Peer, Peer], deque[Message]] = {}
         self.serving: set[Peer] = set()
         self.touched: set[Peer] = set()
         self._again: set[Peer] = set()
-        for peer in expected_slots(config):
-            machine = make_machine(peer, 1, config)
-            self.roles[peer] = Role(peer, Join(1, "in-process", 0, "", 0), machine, config)
-        for peer in self.roles:
-            self.feed(peer, LaneUp(COORDINATOR_PEER))
+        self._flushing: set[Peer] = set()
+        self._perform_all(COORDINATOR_PEER, self.coordinator.start())
 
     def feed(self, peer: Peer, event: Event) -> None:
         """Hand an event to a machine and put what it sends on the lanes."""
-        handler = self.coordinator if peer == COORDINATOR_PEER else self.roles[peer]
+        handler = self.coordinator if peer == COORDINATOR_PEER else self.roles.get(peer)
+        if handler is None:
+            return  # stopped meanwhile
         self.touched.add(peer)
-        for instruction in handler.handle(event):
-            self._perform(peer, instruction)
+        self._perform_all(peer, handler.handle(event))
 
     def deliver(self, sender: Peer, receiver: Peer) -> Message:
         """Take the oldest message off a lane and hand it over; return it."""
+        message = self.take(sender, receiver)
+        self.feed(receiver, Received(sender, message))
+        self.see_flushed(sender)
+        return message
+
+    def take(self, sender: Peer, receiver: Peer) -> Message:
+        """Take the oldest message off a lane."""
         lane = self.lanes[sender, receiver]
         message = lane.popleft()
         if not lane:
             del self.lanes[sender, receiver]
-        self.feed(receiver, Received(sender, message))
         return message
+
+    def see_flushed(self, sender: Peer) -> None:
+        """Tell a role that waits for it that everything it has sent is delivered, if it is."""
+        if sender in self._flushing and not any(lane[0] == sender for lane in self.lanes):
+            self._flushing.discard(sender)
+            self.feed(sender, Flushed())
 
     def drain(self, peer: Peer) -> None:
         """Tell a machine that it has got everything that had arrived."""
@@ -83,15 +129,40 @@ class Assembly:
 
     def connection_points(self) -> list[Peer]:
         """Return the connection points, by slot."""
-        return [peer for peer in self.roles if peer.layer == CONNECTION_POINT]
+        return sorted(peer for peer in self.roles if peer.layer == CONNECTION_POINT)
 
-    def _perform(self, peer: Peer, instruction: Instruction) -> None:
+    def spawn(self, peer: Peer, incarnation: int) -> None:
+        """Start a role; it joins at once."""
+        machine = make_machine(peer, incarnation, self._config)
+        door = f"in-process:{peer.slot}" if peer.layer == CONNECTION_POINT else ""
+        join = Join(incarnation, "in-process", 0, door, 0)
+        self.roles[peer] = Role(peer, join, machine, self._config)
+        self.incarnations[peer] = incarnation
+        self.feed(COORDINATOR_PEER, LaneUp(peer))
+        self.feed(peer, LaneUp(COORDINATOR_PEER))
+
+    def stop(self, peer: Peer, incarnation: int) -> None:
+        """End a role; what it has sent and nobody has taken yet is gone, and what was sent to it."""
+        if self.incarnations.get(peer) != incarnation:
+            return
+        del self.roles[peer], self.incarnations[peer]
+        for known in (self.serving, self.touched, self._again, self._flushing):
+            known.discard(peer)
+        for lane in [lane for lane in self.lanes if peer in lane]:
+            del self.lanes[lane]
+
+    def _perform_all(self, peer: Peer, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            self.perform(peer, instruction)
+
+    def perform(self, peer: Peer, instruction: Instruction) -> None:
+        """Do what a machine asks for."""
         match instruction:
             case Send(receiver, message):
-                self.lanes.setdefault((peer, receiver), deque()).append(message)
+                self._put(peer, receiver, message)
             case Broadcast(receivers, message):
                 for receiver in receivers:
-                    self.lanes.setdefault((peer, receiver), deque()).append(message)
+                    self._put(peer, receiver, message)
             case SendClient(connection, data):
                 self._client_output(peer, connection, data)
             case CloseClient(connection):
@@ -99,9 +170,39 @@ class Assembly:
             case Connect(member):
                 self.feed(member.peer, LaneUp(peer))
                 self.feed(peer, LaneUp(member.peer))
+            case Disconnect(member):
+                self._disconnect(peer, member.peer, member.incarnation)
             case ServeClients():
                 self.serving.add(peer)
             case Again():
                 self._again.add(peer)
+            case Flush():
+                self._flushing.add(peer)
+                self.see_flushed(peer)
+            case Spawn(spawned, incarnation):
+                self.spawn(spawned, incarnation)
+            case Stop(stopped, incarnation):
+                self.stop(stopped, incarnation)
+            case Persist():
+                self.disk.write(instruction)
             case _:
                 pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
+
+    def request(self, message: StatusRequest | Request) -> Status | Answer:
+        """Ask the coordinator as an operator does."""
+        operator = Peer(OPERATOR, 0)
+        self.feed(COORDINATOR_PEER, Received(operator, message))
+        answer = self.take(COORDINATOR_PEER, operator)
+        assert isinstance(answer, Status | Answer), f"{type(answer).__name__} to an operator"
+        return answer
+
+    def _put(self, sender: Peer, receiver: Peer, message: Message) -> None:
+        known = receiver.layer in (COORDINATOR, OPERATOR) or receiver in self.roles
+        assert known, f"{sender} has no lane to {receiver}"
+        self.lanes.setdefault((sender, receiver), deque()).append(message)
+
+    def _disconnect(self, peer: Peer, other: Peer, incarnation: int) -> None:
+        if self.incarnations.get(other, incarnation) == incarnation:
+            self.lanes.pop((peer, other), None)
+            self.lanes.pop((other, peer), None)
+            self.see_flushed(peer)

@@ -137,6 +137,25 @@ class Timing(Settings, frozen=True):
     role_lost_ms: Positive = 1_500
 
 
+class Transitions(Settings, frozen=True):
+    """How the view changes.
+
+    strategy:           waves: some key groups at a time; all_at_once; stop_swap: the aligned protocol of the
+                        E-SilboPS paper, which parks subscriptions and publications, for comparison.
+    wave_groups, wave_bytes: what one wave moves at most: key groups (of 4096), and bytes of their filters.
+    start_timeout_ms:   until a process that is started has joined, code compiled if need be.
+    prepare_timeout_ms: from the beginning of a view change to its decision; then it is aborted.
+    move_clients_ms:    clients of a connection point that is to leave have so long to move; then they are disconnected.
+    """
+
+    strategy: Literal["waves", "all_at_once", "stop_swap"] = "waves"
+    wave_groups: Annotated[int, Meta(ge=1, le=4096)] = 64
+    wave_bytes: Positive = 8 << 20
+    start_timeout_ms: Positive = 120_000
+    prepare_timeout_ms: Positive = 30_000
+    move_clients_ms: Positive = 30_000
+
+
 class Config(Settings, frozen=True):
     """A whole cluster. data_directory: the run file and, later, everything durable; made with mode 0700."""
 
@@ -149,6 +168,7 @@ class Config(Settings, frozen=True):
     filters: FilterSettings = FilterSettings()
     flow: Flow = Flow()
     timing: Timing = Timing()
+    transitions: Transitions = Transitions()
 
     @property
     def directory(self) -> Path:

@@ -17,6 +17,10 @@ it sends beyond it waits, its socket is not read meanwhile, and the next round g
 that does not read what it is told is not listened to either, until it does. Changes that the matchers have not
 answered are bounded over all clients; the next ones wait their turn too.
 
+A view change touches clients only if access points come or go: then what a client sends goes to its new one from
+Commit on, behind a Switch on every lane there, by which the later hops keep the order. A connection point that is to
+leave asks its clients to move first, lets no new ones in, and is left out of a view when the last is gone.
+
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
 A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
@@ -43,6 +47,7 @@ from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
     EXIT_POINT,
+    Abort,
     Acknowledge,
     Again,
     Changed,
@@ -54,19 +59,28 @@ from cluster.messages import (
     ClientFull,
     ClientKey,
     CloseClient,
+    Commit,
     Deliver,
     Delivered,
     Drain,
     Drained,
+    Emptied,
+    Ended,
+    EpochEnd,
+    EpochEnded,
     Event,
+    Flush,
     Install,
     Instruction,
     Message,
+    MoveClients,
     PauseClient,
     Peer,
+    Prepare,
     Publications,
     Received,
     ResumeClient,
+    Retire,
     Run,
     Send,
     SendClient,
@@ -75,7 +89,9 @@ from cluster.messages import (
     SessionClosed,
     SessionOpened,
     SessionTaken,
+    Settled,
     SubscriptionChange,
+    Switch,
     Tick,
     client_key,
     slot_of,
@@ -188,6 +204,8 @@ class ConnectionPoint:
             **msgspec.structs.asdict(config.filters), name_bytes=config.client_limits.name_bytes
         )
         self._view: View | None = None
+        self._next: View | None = None
+        self._moving: list[str] | None = None  # where clients are to move, once this connection point is to leave
         self._now_ms = 0
         self._next_session = incarnation * SESSIONS_PER_INCARNATION & SESSION_MASK
         self._next_change = 0
@@ -333,6 +351,7 @@ class ConnectionPoint:
             ]
             self._out.append(Send(session.access_point, ChangeSubscriptions(changes)))
         self._out.append(Send(COORDINATOR_PEER, SessionClosed(session.client_id, session.key)))
+        self._emptied()
 
     def _client_bytes(self, event: ClientBytes) -> None:
         connection = self._connections.get(event.connection)
@@ -453,6 +472,8 @@ class ConnectionPoint:
             raise Refusal("malformed", "an instance is 0 <= instance < 2**64")
         if hello.receive_window < 1:
             raise Refusal("malformed", f"a receive window of {hello.receive_window}")
+        if self._moving is not None:
+            raise Refusal("shutdown", "this connection point is about to leave")
         older = self._by_client_id.get(hello.client_id)
         if older is not None:
             self._take_over(older, same_instance=older.instance == hello.instance)
@@ -644,6 +665,7 @@ class ConnectionPoint:
                 session.closed_any = session.closed_now = True
                 self._touched[number] = session
             self._write(session, frames.Done(request))
+        self._emptied()
 
     # Notifications -----------------------------------------------------------------------------------------------
 
@@ -791,6 +813,35 @@ class ConnectionPoint:
             elif pings and session is not None:
                 self._write(session, frames.Ping())
 
+    # The view ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, epoch: int) -> None:
+        """Serve the next view; where access points differ, clients' traffic goes its new way from here."""
+        assert self._view is not None, "a second view before a first"
+        former = view = self._view
+        if self._next is not None and self._next.epoch == epoch:
+            view = self._next
+            self._view, self._next = view, None
+        if former.access_points != view.access_points:
+            for access_point in list(self._gathered):
+                self._send_gathered(access_point)
+            for slot in sorted({*former.access_points, *view.access_points}):
+                self._out.append(Send(Peer(ACCESS_POINT, slot), Switch(epoch, [])))
+            for session in self._sessions.values():
+                session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
+        self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))
+
+    def _move_clients(self, addresses: list[str]) -> None:
+        if self._moving != addresses:
+            self._moving = addresses
+            for session in self._sessions.values():
+                self._write(session, frames.Move(addresses))
+        self._emptied()
+
+    def _emptied(self) -> None:
+        if self._moving is not None and not self._sessions and not self._changes:
+            self._out.append(Send(COORDINATOR_PEER, Emptied()))
+
     def _received(self, peer: Peer, message: Message) -> None:
         match message:
             case Deliver():
@@ -801,11 +852,29 @@ class ConnectionPoint:
                 self._changed(message)
             case Install():
                 self._view = view_of(message)
+            case Prepare():
+                self._next = view_of(message)
+            case Commit(epoch):
+                self._commit(epoch)
+            case Abort(epoch):
+                self._next = None
+                self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
+            case Retire(epoch):
+                self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
+                if self._view is not None and self._slot not in self._view.connection_points:
+                    self._out.append(Flush())
+            case EpochEnd(epoch):
+                self._out.append(Send(peer, EpochEnded(epoch)))
+            case MoveClients(addresses):
+                self._move_clients(addresses)
             case Serve():
+                self._moving = None
                 self._out.append(ServeClients())
             case SessionTaken(client, same_instance):
                 session = self._sessions.get(client & SESSION_MASK)
-                if session is not None and slot_of(client) == self._slot and session.key == client:
+                # A client that was asked to move has two sessions for a while and closes this one itself.
+                moves = self._moving is not None and same_instance
+                if session is not None and slot_of(client) == self._slot and session.key == client and not moves:
                     self._take_over(session, same_instance=same_instance)
             case Drain():
                 for connection in list(self._connections.values()):

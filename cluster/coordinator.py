@@ -1,55 +1,85 @@
-"""The coordinator: agrees on the view and watches who serves it. Never on the way of a publication.
+"""The coordinator: agrees on the view, changes it, and watches who serves it. Never on the way of a publication.
 
-    GATHERING    waits for a Join from every slot that the configuration asks for
+    GATHERING    has processes started for the slots of the view and waits for a Join from each
     INSTALLING   Install went to all; each connects its lanes and answers Installed
-    SERVING      the connection points let clients in
+    RESUMING     after its own crash: waits for the roles that run on without it to come again
+    SERVING      the connection points let clients in; the view may change
     STOPPING     the connection points have said Bye to their clients
 
-A role that reports nothing for `role_lost_ms`, or whose lane is down, is lost; `status` says so. (Bringing it back is
-not in this machine yet: its slot stays empty until the cluster is started anew.)
+What is wanted is a set of slots; the coordinator goes there one step at a time and looks anew after each, so that a
+later wish takes effect from wherever the cluster is, and its own crash at any point costs no more than the step:
 
-It also keeps which client id is logged in where: when one logs in at two connection points, the newer login, in the
-order in which the coordinator hears of them, wins. That order may be wrong for a client that has changed its
-connection point; so a session that is ended in favour of another one of the same instance is told `moved`, and a client
-that was in fact the newer one comes again.
+    newcomers    are started, join, connect their lanes and have loaded all they need before anybody else hears of them
+    a view       with the newcomers, and some key groups moved (`transition.py`); in waves, each as large as the one
+                 before allows
+    clients      of connection points that are to leave are asked to move
+    a last view  without the leavers, which go when they owe nothing any more
+
+A role that reports nothing for `role_lost_ms`, or whose lane is down, is lost; `status` says so, and a view change that
+is not decided yet is aborted. (Bringing a lost role back is not in this machine yet.)
+
+It also keeps which client id is logged in where (`sessions.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import msgspec
 
+from cluster.assignment import fewest_moves, reassign
+from cluster.columns import u16
 from cluster.config import Config
+from cluster.memory import Memory, Operation, Step, encode_memory, encode_operation
 from cluster.messages import (
-    ACCESS_POINT,
     CONNECTION_POINT,
-    COORDINATOR,
-    EXIT_POINT,
+    DATA_LAYERS,
     MATCHER,
+    Answer,
+    Disconnect,
     Drain,
+    Emptied,
     Event,
+    Failed,
+    Gone,
     Heartbeat,
     Installed,
     Instruction,
     Join,
     LaneDown,
     LaneUp,
+    Left,
     Member,
+    MoveClients,
     Peer,
+    Persist,
     Received,
+    Request,
     Send,
     Serve,
     SessionClosed,
     SessionOpened,
-    SessionTaken,
+    Spawn,
+    SpawnFailed,
     Status,
     StatusRequest,
+    Stop,
     Tick,
-    slot_of,
 )
-from cluster.view import View, first_view
+from cluster.sessions import Sessions
+from cluster.transition import Phase, Transition
+from cluster.view import KEY_GROUPS, View, first_view, view_of
+from cluster.wish import PLURALS, Slots, WishError, next_view, slots_of, wanted_slots
+
+STRATEGIES = ("waves", "all_at_once", "stop_swap")
+HISTORY = 100
+SLOW_SWITCH_MS = 100
+"""The markers of a view change travel behind the data, so that a long switch means long queues: the next wave is
+smaller then."""
+SMALLEST_WAVE = 8
 
 
 class State(Enum):
@@ -57,138 +87,605 @@ class State(Enum):
 
     GATHERING = "gathering"
     INSTALLING = "installing"
+    RESUMING = "resuming"
     SERVING = "serving"
     STOPPING = "stopping"
 
 
 @dataclass(slots=True)
 class Report:
-    """What is known of a member. `heard_ms`: its last message; `connected`: its lane stands."""
+    """What is known of a role's process. join: None until it has; heard_ms: its last message, or when it was asked for.
 
-    join: Join
+    emptied: it is a connection point that was asked to let its clients move, and the last has gone.
+    """
+
+    incarnation: int
     heard_ms: int
+    join: Join | None = None
     connected: bool = True
     installed: bool = False
-    counters: dict[str, int] | None = None
+    moving: bool = False
+    emptied: bool = False
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def member(self, peer: Peer) -> Member:
+        """Return the role as a view names it."""
+        assert self.join is not None, f"{peer} has not joined"
+        return Member(peer.layer, peer.slot, self.join.incarnation, self.join.host, self.join.port)
 
 
 def expected_slots(config: Config) -> tuple[Peer, ...]:
     """Return the slots that the configuration asks for, by layer and number."""
     layers = config.layers
-    return tuple(
-        Peer(layer, slot)
-        for layer, count in (
-            (CONNECTION_POINT, layers.connection_points),
-            (ACCESS_POINT, layers.access_points),
-            (MATCHER, layers.matchers),
-            (EXIT_POINT, layers.exit_points),
-        )
-        for slot in range(count)
-    )
+    return tuple(Peer(layer, slot) for plural, layer in PLURALS.items() for slot in range(getattr(layers, plural)))
 
 
 class Coordinator:
-    """The machine."""
+    """The machine. memory, history: what an earlier life of it has left on disk."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, memory: Memory | None = None, history: Sequence[Operation] = ()) -> None:
         self._name = config.name
         self._lost_ms = config.timing.role_lost_ms
-        self._expected = expected_slots(config)
+        self._settings = config.transitions
+        self._memory = memory or Memory()
+        self._history = list(history)[-HISTORY:]
+        self._view = None if self._memory.view is None else view_of(self._memory.view)
+        self._expected = set(expected_slots(config))
         self._reports: dict[Peer, Report] = {}
-        self._sessions: dict[str, tuple[int, int]] = {}  # client id -> client, instance
-        self._view: View | None = None
+        self._sessions = Sessions()
+        self._transition: Transition | None = None
+        self._operation: Operation | None = None
+        self._wave = self._settings.wave_groups
+        self._due = False  # the next step is to be taken on the next Tick
+        self._deadline_ms: int | None = None  # of newcomers, or of clients that are to move
         self._now_ms = 0
+        self._out: list[Instruction] = []
         self.state = State.GATHERING
+        if self._view is not None:
+            self.state = State.RESUMING
+            self._expected = {member.peer for member in self._view.members}
+            for member in (*self._view.members, *self._memory.leaving):
+                self._reports[member.peer] = Report(member.incarnation, 0, connected=False)
+            self._operation = next((one for one in self._history if one.state == "running"), None)
+
+    def start(self) -> list[Instruction]:
+        """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
+        if self.state is State.GATHERING:
+            for peer in sorted(self._expected):
+                self._spawn(peer)
+            self._remember()
+        return self._taken()
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
         match event:
             case Received(peer, StatusRequest()):
-                return [Send(peer, Status(msgspec.json.encode(self.status())))]
+                self._out.append(Send(peer, Status(msgspec.json.encode(self.status()))))
+            case Received(peer, Request() as request):
+                self._out.append(Send(peer, self._request(request)))
             case Received(peer, Join() as join):
-                return self._join(peer, join)
+                self._join(peer, join)
             case Received(peer, message) if peer in self._reports:
                 report = self._reports[peer]
                 report.heard_ms = self._now_ms
-                return self._member(peer, report, message)
+                self._member(peer, report, message)
             case LaneUp(peer) | LaneDown(peer) if peer in self._reports:
                 self._reports[peer].connected = isinstance(event, LaneUp)
+                self._watch()
+            case SpawnFailed(peer, incarnation, reason):
+                report_ = self._reports.get(peer)
+                if report_ is not None and report_.incarnation == incarnation and self.state is State.SERVING:
+                    self._give_up(f"{peer} could not be started: {reason}")
             case Tick(now_ms):
-                if not self._now_ms:
-                    # The first one: what was heard before it was not heard at 0.
-                    for report in self._reports.values():
-                        report.heard_ms = now_ms
-                self._now_ms = now_ms
+                self._tick(now_ms)
             case _:
                 pass
-        return []
+        return self._taken()
+
+    def _taken(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out
 
     def stop(self) -> list[Instruction]:
         """The operator ends the cluster."""
         self.state = State.STOPPING
-        return [Send(peer, Drain()) for peer in self._reports if peer.layer == CONNECTION_POINT]
+        return [Send(peer, Drain()) for peer in sorted(self._reports) if peer.layer == CONNECTION_POINT]
 
-    def _join(self, peer: Peer, join: Join) -> list[Instruction]:
-        if peer not in self._expected or self.state is not State.GATHERING:
-            return []  # not asked for; its status row is missing and its launcher gives up on it
-        self._reports[peer] = Report(join, self._now_ms)
-        if len(self._reports) < len(self._expected):
-            return []
-        self._view = first_view(
-            Member(known.layer, known.slot, report.join.incarnation, report.join.host, report.join.port)
-            for known, report in self._reports.items()
-        )
-        self.state = State.INSTALLING
-        install = self._view.install()
-        return [Send(known, install) for known in self._expected]
+    def processes(self) -> list[tuple[Peer, int]]:
+        """Return every slice that was started and not stopped, with its incarnation; in the direction of the data."""
+        order = {layer: place for place, layer in enumerate(DATA_LAYERS)}
+        known = sorted(self._reports, key=lambda peer: (order[peer.layer], peer.slot))
+        return [(peer, self._reports[peer].incarnation) for peer in known]
 
-    def _member(self, peer: Peer, report: Report, message: object) -> list[Instruction]:
+    # Members -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, peer: Peer) -> None:
+        self._memory.incarnation += 1
+        incarnation = self._memory.incarnation
+        self._reports[peer] = Report(incarnation, self._now_ms)
+        self._out.append(Spawn(peer, incarnation))
+
+    def _dismiss(self, peer: Peer) -> None:
+        """A process that is in no view is not needed any more."""
+        report = self._reports.pop(peer)
+        if peer.layer == CONNECTION_POINT:
+            self._sessions.forget(peer.slot)
+        if report.join is not None:
+            member = report.member(peer)
+            for other in sorted(self._reports):
+                if self._reports[other].join is not None:
+                    self._out.append(Send(other, Gone(member)))
+            self._out.append(Disconnect(member))
+        self._out.append(Stop(peer, report.incarnation))
+
+    def _join(self, peer: Peer, join: Join) -> None:
+        report = self._reports.get(peer)
+        if report is None or report.incarnation != join.incarnation:
+            self._out.append(Stop(peer, join.incarnation))  # not asked for, or no more
+            return
+        report.join = join
+        report.heard_ms = self._now_ms
+        report.connected = True
+        if self.state is State.GATHERING:
+            if all(one.join is not None for one in self._reports.values()):
+                self._view = first_view(self._reports[known].member(known) for known in sorted(self._reports))
+                self._memory.view = self._view.install()
+                self._memory.epoch = self._view.epoch
+                self._memory.wanted = slots_of(self._view)
+                self._remember()
+                self.state = State.INSTALLING
+                self._out += [Send(known, self._memory.view) for known in sorted(self._reports)]
+        elif self.state is State.RESUMING:
+            report.installed = True
+            self._resume()
+        elif self.state is State.SERVING and not report.installed:
+            assert self._view is not None, "serving without a view"
+            self._out.append(Send(peer, self._view.install()))
+
+    def _resume(self) -> None:
+        """All roles have come again: bring to its end what the earlier life had begun."""
+        assert self._view is not None, "resumed without a view"
+        if any(self._reports[peer].join is None for peer in self._expected):
+            return
+        self.state = State.SERVING
+        peers = tuple(peer for peer in sorted(self._reports) if self._reports[peer].join is not None)
+        after = self._view
+        undecided = self._memory.epoch > self._view.epoch
+        if undecided:
+            after = View(self._memory.epoch, self._view.members, self._view.owners)  # type: ignore[arg-type]
+        self._transition = Transition(self._view, after, peers, False, self._now_ms)
+        if undecided:
+            self._out += self._transition.abort("the coordinator was started anew", ())
+        else:
+            self._out += self._transition.commit()
+
+    def _member(self, peer: Peer, report: Report, message: Any) -> None:
         match message:
             case Heartbeat(counters):
                 report.counters = counters
             case Installed():
                 report.installed = True
-                if self.state is State.INSTALLING and all(one.installed for one in self._reports.values()):
-                    assert self._view is not None, "installing without a view"
-                    self.state = State.SERVING
-                    serve = Serve(self._view.epoch)
-                    return [Send(known, serve) for known in self._expected if known.layer == CONNECTION_POINT]
-            case SessionOpened(client_id, client, instance):
-                older, older_instance = self._sessions.get(client_id, (client, instance))
-                self._sessions[client_id] = client, instance
-                if slot_of(older) != slot_of(client):
-                    taken = SessionTaken(older, older_instance == instance)
-                    return [Send(Peer(CONNECTION_POINT, slot_of(older)), taken)]
-            case SessionClosed(client_id, client):
-                if self._sessions.get(client_id, (None, None))[0] == client:
-                    del self._sessions[client_id]
+                if self.state is State.INSTALLING:
+                    self._serve_if_installed()
+                else:
+                    self._go_on()
+            case SessionOpened() | SessionClosed():
+                self._out += self._sessions.handle(message)
+            case Emptied():
+                report.emptied = report.moving
+                self._go_on()
+            case Left():
+                self._memory.leaving = [member for member in self._memory.leaving if member.peer != peer]
+                self._remember()
+                self._dismiss(peer)
+                self._go_on()
+            case Failed():
+                reason = None if self._transition is None else self._transition.failed(peer, message)
+                if reason is not None:
+                    self._give_up(reason)
             case _:
-                raise AssertionError(f"{COORDINATOR} got {type(message).__name__} from {peer}")
-        return []
+                self._answered(peer, message)
+
+    def _serve_if_installed(self) -> None:
+        if all(one.installed for one in self._reports.values()):
+            assert self._view is not None, "installing without a view"
+            self.state = State.SERVING
+            self._let_in(self._view.connection_points)
+
+    def _let_in(self, connection_points: Sequence[int]) -> None:
+        assert self._view is not None, "serving without a view"
+        for slot in connection_points:
+            self._out.append(Send(Peer(CONNECTION_POINT, slot), Serve(self._view.epoch)))
 
     def _lost(self, report: Report) -> bool:
-        return not report.connected or self._now_ms - report.heard_ms > self._lost_ms
+        return report.join is not None and (not report.connected or self._now_ms - report.heard_ms > self._lost_ms)
+
+    # Wishes ------------------------------------------------------------------------------------------------------
+
+    def _request(self, request: Request) -> Answer:
+        try:
+            arguments = msgspec.json.decode(request.arguments or b"{}", type=dict[str, Any])
+            match request.command:
+                case "scale":
+                    document: Any = self._scale(arguments)
+                case "plan":
+                    document = self._plan(arguments)
+                case "abort":
+                    document = self._abort_wish()
+                case "transitions":
+                    document = {"operations": [msgspec.to_builtins(self._shown(one)) for one in self._history]}
+                case _:
+                    raise WishError(f"unknown command {request.command!r}")
+        except (WishError, msgspec.DecodeError) as error:
+            return Answer(b"", str(error))
+        return Answer(msgspec.json.encode(document), "")
+
+    def _shown(self, operation: Operation) -> Operation:
+        if operation is self._operation and operation.state == "running":
+            operation.duration_ms = self._now_ms - operation.started_ms
+        return operation
+
+    def _wish(self, arguments: dict[str, Any]) -> tuple[Slots, str]:
+        if self.state is not State.SERVING or self._view is None:
+            raise WishError(f"the cluster is {self.state.value}, not serving")
+        counts = {name: value for name, value in arguments.items() if name not in ("strategy", "replace")}
+        strategy = arguments.get("strategy") or self._settings.strategy
+        if strategy not in STRATEGIES:
+            raise WishError(f"strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+        replaced = arguments.get("replace") or []
+        if not counts and not replaced:
+            raise WishError("nothing is asked for; say for example matchers=3")
+        return wanted_slots(self._memory.wanted, counts, replaced, self._taken_slots()), strategy
+
+    def _taken_slots(self) -> set[Peer]:
+        """Return the slots whose processes are about to go: a wish had better take others."""
+        assert self._view is not None, "serving without a view"
+        view = self._view if self._transition is None else self._transition.after
+        return self._reports.keys() - {member.peer for member in view.members}
+
+    def _scale(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        wanted, strategy = self._wish(arguments)
+        assert self._view is not None, "serving without a view"
+        lost = [str(peer) for peer in sorted(self._reports) if self._lost(self._reports[peer])]
+        if lost:
+            raise WishError(f"lost: {', '.join(lost)}; the view cannot change until they are back")
+        self._memory.operation += 1
+        former = self._operation
+        if former is not None and former.state == "running":
+            self._end("merged", f"into operation {self._memory.operation}")
+        self._memory.wanted = wanted
+        self._memory.strategy = strategy
+        minimum = fewest_moves(self._view.owners, wanted[MATCHER])
+        self._operation = Operation(self._memory.operation, wanted, strategy, minimum, self._now_ms)
+        self._history = [*self._history, self._operation][-HISTORY:]
+        self._wave = self._settings.wave_groups
+        self._remember(self._operation)
+        self._go_on()
+        return {"operation": self._operation.number, "wanted": wanted}
+
+    def _plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return what a wish would do, without doing it."""
+        wanted, strategy = self._wish(arguments)
+        assert self._view is not None, "serving without a view"
+        owners = reassign(self._view.owners, wanted[MATCHER])
+        minimum = fewest_moves(self._view.owners, wanted[MATCHER])
+        wave = self._wave_groups() if strategy == "waves" else KEY_GROUPS
+        present = slots_of(self._view)
+        moves: dict[str, int] = {}
+        for before, after in zip(self._view.owners_list, u16(owners).tolist(), strict=True):
+            if before != after:
+                name = f"{before} -> {after}"
+                moves[name] = moves.get(name, 0) + 1
+        moved = sum(moves.values())
+        return {
+            "wanted": wanted,
+            "start": {layer: sorted(set(wanted[layer]) - set(present[layer])) for layer in DATA_LAYERS},
+            "stop": {layer: sorted(set(present[layer]) - set(wanted[layer])) for layer in DATA_LAYERS},
+            "groups_moved": moved,
+            "groups_minimum": minimum,
+            "moves": moves,
+            "bytes_moved_about": self._subscription_bytes() * moved // KEY_GROUPS,
+            "strategy": strategy,
+            "view_changes_about": max(-(-moved // wave), 1),
+        }
+
+    def _abort_wish(self) -> dict[str, Any]:
+        if self._operation is None or self._operation.state != "running":
+            raise WishError("nothing is under way")
+        number = self._operation.number
+        if self._transition is not None and self._transition.decided:
+            # This step is decided and goes on to its end; it is the last one.
+            self._end("aborted", "by the operator")
+            self._want_what_is()
+        else:
+            self._give_up("by the operator")
+        return {"operation": number, "state": "aborted"}
+
+    def _end(self, state: str, reason: str | None = None) -> None:
+        operation = self._operation
+        if operation is None or operation.state != "running":
+            return
+        operation.state = state
+        operation.reason = reason
+        operation.duration_ms = self._now_ms - operation.started_ms
+        self._remember(operation)
+
+    def _want_what_is(self) -> None:
+        """There is nowhere to go: the cluster stays as it is, or as the step that is decided makes it."""
+        assert self._view is not None, "serving without a view"
+        view = self._view if self._transition is None or not self._transition.decided else self._transition.after
+        self._memory.wanted = slots_of(view)
+        self._deadline_ms = None
+        self._remember()
+
+    def _give_up(self, reason: str) -> None:
+        """What is under way cannot be done; a view that was to come does not, and newcomers are not needed."""
+        self._end("aborted", reason)
+        transition = self._transition
+        if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
+            gone = [peer for peer, report in self._reports.items() if self._lost(report)]
+            self._out += transition.abort(reason, gone)
+        self._want_what_is()
+        if transition is None:
+            self._go_on()
+        elif transition.over:
+            self._over(transition)
+
+    # Steps -------------------------------------------------------------------------------------------------------
+
+    def _subscription_bytes(self) -> int:
+        assert self._view is not None, "serving without a view"
+        return sum(
+            self._reports[Peer(MATCHER, slot)].counters.get("subscription_bytes", 0) for slot in self._view.matchers
+        )
+
+    def _wave_groups(self) -> int:
+        """Return how many key groups may move at once: as many as allowed, and as their bytes allow."""
+        held = self._subscription_bytes()
+        by_bytes = KEY_GROUPS if not held else self._settings.wave_bytes * KEY_GROUPS // held
+        return max(min(self._wave, by_bytes), 1)
+
+    def _go_on(self) -> None:
+        """Take the next step towards what is wanted, if one can be taken now."""
+        if self.state is not State.SERVING or self._transition is not None or self._view is None:
+            return
+        wanted = self._memory.wanted
+        slots = {Peer(layer, slot) for layer, some in wanted.items() for slot in some}
+        present = {member.peer for member in self._view.members}
+        self._undo(slots, present)
+        newcomers = sorted(slots - present)
+        if not self._newcomers_ready(newcomers):
+            return
+        leavers = sorted(present - slots)
+        if not newcomers and not leavers and reassign(self._view.owners, wanted[MATCHER]) == self._view.owners:
+            if self._operation is not None and self._operation.state == "running":
+                self._end("done")
+            return
+        full = [peer.slot for peer in leavers if peer.layer == CONNECTION_POINT and not self._reports[peer].emptied]
+        strategy = self._memory.strategy
+        view = next_view(
+            self._view,
+            self._memory.epoch + 1,
+            wanted,
+            reassign(self._view.owners, wanted[MATCHER]),
+            [self._reports[peer].member(peer) for peer in newcomers],
+            full,
+            self._wave_groups() if strategy == "waves" else KEY_GROUPS,
+        )
+        if view is None:
+            self._move_clients(full)
+            return
+        self._deadline_ms = None
+        self._memory.epoch = view.epoch
+        self._remember()
+        peers = tuple(sorted(present | {member.peer for member in view.members}))
+        self._transition = Transition(self._view, view, peers, strategy == "stop_swap", self._now_ms)
+        self._out += self._transition.start()
+
+    def _undo(self, slots: set[Peer], present: set[Peer]) -> None:
+        """Take back what an earlier wish had begun: newcomers that are not needed, clients that need not move."""
+        leaving = {member.peer for member in self._memory.leaving}
+        for peer in sorted(self._reports.keys() - slots - present - leaving):
+            self._dismiss(peer)
+        for peer in sorted(slots):
+            report = self._reports.get(peer)
+            if report is not None and report.moving:
+                report.moving = report.emptied = False
+                self._let_in([peer.slot])
+
+    def _newcomers_ready(self, newcomers: Sequence[Peer]) -> bool:
+        """Have those started that are not; tell whether all are there, connected and warm."""
+        asked = False
+        leaving = {member.peer for member in self._memory.leaving}
+        if not leaving.isdisjoint(newcomers):
+            return False  # a slot whose former process has not left yet
+        for peer in newcomers:
+            if peer not in self._reports:
+                self._spawn(peer)
+                asked = True
+        if asked:
+            self._deadline_ms = self._now_ms + self._settings.start_timeout_ms
+            self._remember()
+        return all(self._reports[peer].installed for peer in newcomers)
+
+    def _move_clients(self, slots: Sequence[int]) -> None:
+        """Ask the clients of these connection points to move to those that stay."""
+        assert self._view is not None, "serving without a view"
+        stay = [slot for slot in self._view.connection_points if slot not in slots]
+        addresses = []
+        for slot in stay:
+            join = self._reports[Peer(CONNECTION_POINT, slot)].join
+            addresses.append("" if join is None else join.client_address)
+        for slot in slots:
+            report = self._reports[Peer(CONNECTION_POINT, slot)]
+            if not report.moving:
+                report.moving = True
+                self._deadline_ms = self._now_ms + self._settings.move_clients_ms
+                self._out.append(Send(Peer(CONNECTION_POINT, slot), MoveClients(addresses)))
+
+    def _answered(self, peer: Peer, message: Any) -> None:
+        transition = self._transition
+        if transition is None:
+            return
+        transition.now_ms = self._now_ms
+        match transition.answered(peer, message):
+            case Phase.PREPARING:
+                self._out += transition.copy()
+            case Phase.COPYING:
+                self._decide(transition)
+            case Phase.SWITCHING:
+                self._out += transition.retire()
+            case Phase.RETIRING | Phase.ABORTING:
+                self._over(transition)
+            case _:
+                pass
+
+    def _decide(self, transition: Transition) -> None:
+        """Nothing stands against it: from here the new view is the one in force."""
+        members = {member.peer for member in transition.after.members}
+        leavers = [member for member in transition.before.members if member.peer not in members]
+        self._memory.view = transition.after.install()
+        self._memory.leaving = [*self._memory.leaving, *leavers]
+        self._remember()
+        self._out += transition.commit()
+        former, self._view = self._view, transition.after
+        assert former is not None, "a second view before a first"
+        self._let_in([slot for slot in self._view.connection_points if slot not in former.connection_points])
+
+    def _over(self, transition: Transition) -> None:
+        """A step has come to its end."""
+        self._transition = None
+        committed = transition.phase is Phase.COMMITTED
+        if transition.before is not transition.after:
+            self._account(transition, committed)
+        self._forget_stopped()
+        switch_ms = transition.phases.get(Phase.SWITCHING.value, 0)
+        if switch_ms > SLOW_SWITCH_MS:
+            self._wave = max(self._wave // 2, SMALLEST_WAVE)
+        else:
+            self._wave = min(2 * self._wave, self._settings.wave_groups)
+        if not committed:
+            self._end("aborted", transition.reason)
+            self._want_what_is()
+            self._go_on()
+            return
+        # Not at once: between two waves the queues run empty.
+        self._due = True
+        if self._memory.strategy != "waves" or not transition.groups:
+            self._due = False
+            self._go_on()
+
+    def _forget_stopped(self) -> None:
+        """Of the leavers of an earlier life those that have not come again are no more."""
+        for member in list(self._memory.leaving):
+            report = self._reports.get(member.peer)
+            if report is not None and report.join is None:
+                self._memory.leaving.remove(member)
+                self._dismiss(member.peer)
+
+    def _account(self, transition: Transition, committed: bool) -> None:
+        # After an abort the operation may have ended already: the step still belongs to it.
+        operation = self._operation
+        if operation is None:
+            return
+        operation.steps.append(
+            Step(
+                transition.epoch,
+                transition.groups,
+                transition.entries,
+                transition.bytes,
+                transition.phases,
+                "committed" if committed else "aborted",
+            )
+        )
+        if committed:
+            operation.groups_moved += transition.groups
+            operation.entries += transition.entries
+            operation.bytes += transition.bytes
+        self._remember(operation)
+
+    # Time --------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now_ms: int) -> None:
+        if not self._now_ms:
+            # The first one: what was heard before it was not heard at 0.
+            for report in self._reports.values():
+                report.heard_ms = now_ms
+        self._now_ms = now_ms
+        if self._transition is not None:
+            self._transition.now_ms = now_ms
+        self._watch()
+        if self._deadline_ms is not None and now_ms > self._deadline_ms:
+            self._overdue()
+        if self._due:
+            self._due = False
+            self._go_on()
+
+    def _overdue(self) -> None:
+        self._deadline_ms = None
+        late = [peer for peer, report in self._reports.items() if not report.installed and report.join is None]
+        if late:
+            self._give_up(f"{', '.join(map(str, sorted(late)))}: not up in {self._settings.start_timeout_ms} ms")
+            return
+        for peer, report in sorted(self._reports.items()):
+            if report.moving and not report.emptied:
+                self._out.append(Send(peer, Drain()))
+
+    def _watch(self) -> None:
+        """See to it that nothing waits for a role that is lost."""
+        if self.state is not State.SERVING:
+            return
+        transition = self._transition
+        if transition is None:
+            newcomers = [
+                peer for peer, report in self._reports.items() if self._lost(report) and not self._in_view(peer)
+            ]
+            if newcomers:
+                self._give_up(f"{', '.join(map(str, sorted(newcomers)))} lost")
+            return
+        lost = [peer for peer in transition.peers if peer in self._reports and self._lost(self._reports[peer])]
+        if transition.phase is Phase.ABORTING:
+            for peer in lost:
+                transition.without(peer)
+            if transition.over:
+                self._over(transition)
+        elif not transition.decided:
+            since = transition.now_ms - transition.started_ms
+            if lost:
+                self._give_up(f"{', '.join(map(str, lost))} lost")
+            elif since > self._settings.prepare_timeout_ms:
+                waits = ", ".join(map(str, sorted(transition.waiting)))
+                self._give_up(f"no answer within {self._settings.prepare_timeout_ms} ms from {waits}")
+
+    def _in_view(self, peer: Peer) -> bool:
+        assert self._view is not None, "serving without a view"
+        return self._view.member(peer) is not None or any(member.peer == peer for member in self._memory.leaving)
+
+    def _remember(self, operation: Operation | None = None) -> None:
+        entry = None if operation is None else (operation.number, encode_operation(operation))
+        self._out.append(Persist(encode_memory(self._memory), entry))
+
+    # Status ------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
         """Return the cluster as a JSON document: its state, and a row for each slot."""
         members = []
         lost = 0
-        for peer in self._expected:
+        for peer, report in sorted(self._reports.items()):
             row: dict[str, object] = {"layer": peer.layer, "slot": peer.slot}
-            report = self._reports.get(peer)
-            if report is None:
+            if report.join is None:
                 row["state"] = "starting"
             else:
                 gone = self._lost(report)
                 lost += gone
-                row["state"] = "lost" if gone else "serving" if report.installed else "joining"
+                row["state"] = "lost" if gone else self._role_state(peer, report)
                 row |= {
                     "pid": report.join.pid,
                     "incarnation": report.join.incarnation,
                     "address": f"{report.join.host}:{report.join.port}",
                     "client_address": report.join.client_address or None,
                     "heard_ms_ago": self._now_ms - report.heard_ms,
-                    "counters": report.counters or {},
+                    "counters": report.counters,
                 }
             members.append(row)
         return {
@@ -197,5 +694,14 @@ class Coordinator:
             "epoch": None if self._view is None else self._view.epoch,
             "lost": lost,
             "sessions": len(self._sessions),
+            "operation": None if self._operation is None else msgspec.to_builtins(self._shown(self._operation)),
             "members": members,
         }
+
+    def _role_state(self, peer: Peer, report: Report) -> str:
+        if not report.installed:
+            return "joining"
+        if self._view is not None and self._view.member(peer) is None and self.state is State.SERVING:
+            leaving = any(member.peer == peer for member in self._memory.leaving)
+            return "leaving" if leaving else "joining"
+        return "moving clients" if report.moving else "serving"

@@ -11,34 +11,58 @@ a double: acknowledged, not delivered.
 
 Acknowledged: a run is done when every connection point that got notifications of it says Delivered; the
 publisher's runs are acknowledged in order, cumulatively.
+
+A view change: what came through an access point in one epoch is a stream of its own. A stream of the next epoch is
+closed at first, and opens when nothing that must come before it can come any more:
+
+    matchers change        the same access point's stream of the former epoch has ended
+    access points change   all streams of the former epoch have, as publishers may have come here another way
+    exit points change     and all former exit points have handed over what they know (`handover.py`)
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
 from cluster.columns import UINT32, UINT64, cut, pack, unpack
 from cluster.config import Config
+from cluster.handover import Handover, Pending, Publisher, PublisherKey
 from cluster.messages import (
     CONNECTION_POINT,
+    COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
     SESSION_BITS,
+    Abort,
     Acknowledge,
+    Again,
+    Begin,
+    Commit,
     Deliver,
     Delivered,
     Drained,
+    Ended,
+    EpochEnded,
     Event,
+    Flush,
     Install,
     Instruction,
+    Message,
     Peer,
+    Prepare,
+    PublisherSettled,
+    PublisherStates,
     Received,
     Result,
+    Retire,
     Run,
     Send,
+    Settled,
+    StreamEnd,
     slot_of,
 )
+from cluster.view import View, view_of
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
@@ -58,28 +82,16 @@ class Share:
 
 @dataclass(slots=True)
 class Stream:
-    """What came through one access point: `next` is the first sequence not released; shares follow, ascending."""
+    """What came through one access point in one epoch.
+
+    next: the first sequence not released. shares: ascending. end: the sequence where it ends, once known; ended: the
+    matchers that have said so.
+    """
 
     next: int = 1
     shares: dict[int, Share] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Pending:
-    """A released run that is not acknowledged: connection points still to say Delivered, then told to `client`."""
-
-    waits: int
-    client: int
-    last: int
-    rejected: list[tuple[int, str]]
-
-
-@dataclass(slots=True)
-class Publisher:
-    """A publisher's instance: the last sequence released; its runs that are not acknowledged, oldest first."""
-
-    released: int = 0
-    pending: deque[Pending] = field(default_factory=deque)
+    end: int | None = None
+    ended: set[int] = field(default_factory=set)
 
 
 class ExitPoint:
@@ -88,9 +100,14 @@ class ExitPoint:
     def __init__(self, slot: int, incarnation: int, config: Config) -> None:
         del incarnation, config  # the lanes carry the one, nothing here needs the other
         self._peer = Peer(EXIT_POINT, slot)
-        self._streams: defaultdict[int, Stream] = defaultdict(Stream)
-        self._publishers: OrderedDict[tuple[str, int], Publisher] = OrderedDict()
-        self._tokens: dict[int, tuple[Publisher, Pending]] = {}
+        self._slot = slot
+        self._view: View | None = None
+        self._next: View | None = None
+        self._handover: Handover | None = None
+        self._said_ended = False
+        self._streams: defaultdict[tuple[int, int], Stream] = defaultdict(Stream)  # by epoch and access point
+        self._publishers: OrderedDict[PublisherKey, Publisher] = OrderedDict()
+        self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
         self._next_token = 1
         self._acknowledgements: defaultdict[int, list[tuple[int, int, list[tuple[int, str]]]]] = defaultdict(list)
         self._out: list[Instruction] = []
@@ -105,18 +122,49 @@ class ExitPoint:
                 self._join(peer, result)
             case Received(_, Delivered(tokens)):
                 self._delivered(tokens)
-            case Drained():
-                for slot, acknowledgements in self._acknowledgements.items():
-                    self._out.append(Send(Peer(CONNECTION_POINT, slot), Acknowledge(acknowledgements)))
-                self._acknowledgements.clear()
-            case Received(_, Install()):
-                pass  # a stamped batch says who must answer; no view is needed here
             case Received(peer, message):
-                raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
+                self._received(peer, message)
+            case Drained():
+                if self._handover is not None and self._handover.step(self._out):
+                    self._out.append(Again())
+                self._send_acknowledgements()
             case _:
                 pass
         out, self._out = self._out, []
         return out
+
+    def _received(self, peer: Peer, message: Message) -> None:
+        handover = self._handover
+        match message:
+            case StreamEnd():
+                self._stream_end(peer, message)
+            case PublisherSettled():
+                self._settled_before(message)
+            case Install():
+                self._view = view_of(message)
+            case Prepare():
+                self._prepare(view_of(message))
+            case Begin(epoch):
+                if handover is not None and handover.epoch == epoch:
+                    handover.begin(self._out)
+            case PublisherStates(epoch):
+                if handover is not None and handover.epoch == epoch:
+                    handover.arrived(peer.slot, message)
+                    self._go_on()
+            case EpochEnded(epoch):
+                if handover is not None and handover.epoch == epoch:
+                    handover.epoch_ended(peer.slot, self._out)
+                    self._go_on()
+            case Commit(epoch):
+                if self._said_ended or (self._view is not None and self._view.epoch == epoch):
+                    self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))
+            case Retire(epoch):
+                self._retire(epoch)
+            case Abort(epoch):
+                self._next = self._handover = None
+                self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
+            case _:
+                raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
 
     def gauges(self) -> dict[str, int]:
         """Return the counters, and what is held at the moment."""
@@ -130,7 +178,8 @@ class ExitPoint:
 
     def _join(self, matcher: Peer, result: Result) -> None:
         assert matcher.layer == MATCHER, f"{self._peer} got a Result from {matcher}"
-        stream = self._streams[result.access_point]
+        key = (result.epoch, result.access_point)
+        stream = self._streams[key]
         if result.sequence < stream.next:
             return  # released already: a matcher repeats itself
         share = stream.shares.get(result.sequence)
@@ -139,6 +188,15 @@ class ExitPoint:
             share = stream.shares[result.sequence] = Share(frozenset(result.expect), result.runs, count)
         assert matcher.slot in share.expect, f"{matcher} answers, {sorted(share.expect)} were asked"
         share.results[matcher.slot] = result
+        self._advance(key)
+        if stream.end is not None:
+            self._go_on()
+
+    def _advance(self, key: tuple[int, int]) -> None:
+        """Release what is complete of a stream, if it is open."""
+        stream = self._streams[key]
+        if not self._open(key):
+            return
         while stream.shares:
             sequence = next(iter(stream.shares))
             head = stream.shares[sequence]
@@ -180,7 +238,7 @@ class ExitPoint:
         self.counters["unmatched"] += released - matched - rejected
         for run, pending in zip(share.runs, pendings, strict=True):
             if not pending.waits:
-                self._settle(self._publishers[run.publisher, run.instance])
+                self._settle((run.publisher, run.instance), self._publishers[run.publisher, run.instance])
 
     def _publisher(self, run: Run) -> Publisher:
         key = (run.publisher, run.instance)
@@ -191,6 +249,8 @@ class ExitPoint:
             publisher = self._publishers[key] = Publisher()
         else:
             self._publishers.move_to_end(key)
+        if self._handover is not None:
+            self._handover.touched(key)
         return publisher
 
     def _forget_idle(self) -> None:
@@ -248,35 +308,130 @@ class ExitPoint:
     def _token(self, run: Run, pending: Pending) -> int:
         token = self._next_token
         self._next_token += 1
-        self._tokens[token] = (self._publishers[run.publisher, run.instance], pending)
+        key = (run.publisher, run.instance)
+        self._tokens[token] = (key, self._publishers[key], pending)
         return token
 
     # Acknowledging -----------------------------------------------------------------------------------------------
 
     def _delivered(self, tokens: list[int]) -> None:
         for token in tokens:
-            publisher, pending = self._tokens[token]
+            key, publisher, pending = self._tokens[token]
             pending.waits -= 1
             if not pending.waits:
                 del self._tokens[token]
-                self._settle(publisher)
+                self._settle(key, publisher)
 
-    def _settle(self, publisher: Publisher) -> None:
+    def _settled_before(self, message: PublisherSettled) -> None:
+        """Runs that the former exit point of a publisher has released are done."""
+        key = (message.publisher, message.instance)
+        publisher = self._publishers.get(key)
+        if publisher is None or not (publisher.pending and publisher.pending[0].former):
+            assert self._handover is not None, f"{key} is settled, and was not handed over"
+            publisher = self._handover.coming_or_departed(key)
+        done = [pending for pending in publisher.pending if pending.former and pending.waits][: message.runs]
+        assert len(done) == message.runs, f"{key}: {message.runs} runs are settled, {len(done)} were handed over"
+        for pending in done:
+            pending.waits = 0
+            pending.client = message.client
+            pending.last = message.upto
+        done[-1].rejected = message.rejected
+        self._settle(key, publisher)
+
+    def _settle(self, key: PublisherKey, publisher: Publisher) -> None:
         """Acknowledge the publisher's runs that are done, as far as no earlier one is waited for."""
         told: Pending | None = None
+        runs = 0
         rejected: list[tuple[int, str]] = []
         while publisher.pending and not publisher.pending[0].waits:
             done = publisher.pending.popleft()
             if told is not None and told.client != done.client:
-                self._tell(told, rejected)
+                self._tell(key, publisher, told, runs, rejected)
+                runs = 0
                 rejected = []
             told = done
+            runs += 1
             rejected += done.rejected
         if told is not None:
-            self._tell(told, rejected)
+            self._tell(key, publisher, told, runs, rejected)
 
-    def _tell(self, pending: Pending, rejected: list[tuple[int, str]]) -> None:
-        self._acknowledgements[slot_of(pending.client)].append((pending.client, pending.last, rejected))
+    def _tell(
+        self, key: PublisherKey, publisher: Publisher, last: Pending, runs: int, rejected: list[tuple[int, str]]
+    ) -> None:
+        """The publisher's next `runs` are done: tell its connection point, or the exit point that it has now."""
+        if publisher.follower is None:
+            self._acknowledgements[slot_of(last.client)].append((last.client, last.last, rejected))
+            return
+        settled = PublisherSettled(*key, runs, last.client, last.last, rejected)
+        self._out.append(Send(Peer(EXIT_POINT, publisher.follower), settled))
+        if not publisher.pending:
+            self._go_on()
+
+    def _send_acknowledgements(self) -> None:
+        for slot, acknowledgements in self._acknowledgements.items():
+            if self._view is None or slot in self._view.connection_points or self._next is not None:
+                self._out.append(Send(Peer(CONNECTION_POINT, slot), Acknowledge(acknowledgements)))
+        self._acknowledgements.clear()
+
+    # A view change -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, view: View) -> None:
+        assert self._view is not None, "a second view before a first"
+        self._next = view
+        self._handover = Handover(self._slot, self._view, view, self._publishers)
+        self._said_ended = False
+
+    def _over(self, epoch: int, access_point: int) -> bool:
+        """Tell whether everything of this stream has been released."""
+        assert self._view is not None, "a stream before a view"
+        stream = self._streams[epoch, access_point]
+        return stream.next == stream.end and stream.ended.issuperset(self._view.matchers)
+
+    def _open(self, key: tuple[int, int]) -> bool:
+        epoch, access_point = key
+        assert self._view is not None, "a result before a view"
+        if epoch == self._view.epoch:
+            return True
+        assert self._next is not None, f"{self._peer} serves epoch {self._view.epoch}, a result is of {epoch}"
+        assert self._handover is not None, "a next view without a handover"
+        assert epoch == self._next.epoch, f"{self._peer} serves {self._view.epoch} and {self._next.epoch}, not {epoch}"
+        if self._view.access_points == self._next.access_points and self._view.exit_points == self._next.exit_points:
+            return self._over(self._view.epoch, access_point)
+        return self._handover.released and self._handover.taken
+
+    def _stream_end(self, matcher: Peer, message: StreamEnd) -> None:
+        if self._view is None or message.epoch != self._view.epoch:
+            return  # long ago
+        stream = self._streams[message.epoch, message.access_point]
+        stream.end = message.sequence
+        stream.ended.add(matcher.slot)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Something of a view change has come to its end; do what follows from it."""
+        handover = self._handover
+        if self._view is None or self._next is None or handover is None:
+            return
+        view, after = self._view, self._next
+        if not handover.released and all(self._over(view.epoch, slot) for slot in view.access_points):
+            self._send_acknowledgements()
+            handover.release(self._out)
+        for slot in after.access_points:
+            self._advance((after.epoch, slot))
+        if handover.finished and not self._said_ended:
+            self._said_ended = True
+            self._out.append(Send(COORDINATOR_PEER, Ended(after.epoch)))
+
+    def _retire(self, epoch: int) -> None:
+        if self._next is not None and self._next.epoch == epoch:
+            self._view = self._next
+            self._next = self._handover = None
+            for key in [key for key in self._streams if key[0] != epoch]:
+                assert not self._streams[key].shares, f"{self._peer} retires {key}, not all of which is released"
+                del self._streams[key]
+        self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
+        if self._view is not None and self._slot not in self._view.exit_points:
+            self._out.append(Flush())
 
 
 @dataclass(slots=True)

@@ -209,8 +209,17 @@ class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
     reason: str
 
 
+class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
+    """This connection point is about to leave: open a session at one of these addresses, then close this one.
+
+    addresses: `host:port`. Until then everything goes on here as before; who stays is told Bye `shutdown` in the end.
+    """
+
+    addresses: list[str]
+
+
 ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye
-ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye
+ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move
 
 RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved"})
 """After `moved` too: of a client that changes its connection point the cluster may hear of the older session last, and

@@ -7,10 +7,20 @@ the answer still moves its watermark there.
 
 A publication's attributes are decoded here and nowhere else, so this is also where a malformed one is found; every
 matcher finds the same, and the exit point tells the publisher.
+
+A view change: there is one index for both epochs. A subscription is valid in an epoch if this matcher owns its key
+group in that epoch's view, so its validity interval need not be stored: while the index holds groups of which
+that is not always true, hits are filtered by the owner of their group in the batch's epoch, and otherwise not at all.
+
+    Prepare     groups may come and go (`moving.py`)       -> Ready
+    Switch      from every access point: the former epoch has been answered -> Ended
+    Retire      groups that went are swept out, a little at a time; a leaver leaves -> Settled
+    Abort       groups that came are swept out             -> Settled
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,25 +33,47 @@ from cluster.language import decode_normal
 from cluster.matching import Batch as PublicationBatch
 from cluster.matching import BatchLimits, Index
 from cluster.messages import (
+    COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
+    Abort,
+    Again,
     Applied,
     ApplyChanges,
     Batch,
+    Commit,
+    Drained,
+    Ended,
     Event,
+    Flush,
+    GroupCopy,
+    GroupsEnd,
+    GroupsTaken,
     Install,
     Instruction,
+    Mark,
     Message,
     Peer,
+    Prepare,
     Received,
     Result,
+    Retire,
     Run,
     Send,
+    Settled,
+    StreamEnd,
+    SubscriptionChange,
+    Switch,
 )
+from cluster.moving import Moving
+from cluster.table import Row, Table
+from cluster.view import View, key_group, key_groups, view_of
 
 if TYPE_CHECKING:
     from cluster.matching import Hits
 
+SWEEP_ENTRIES = 200
+"""Removed from the index in one go, at about 8 microseconds each."""
 
 SUBSCRIPTION_SHIFT = np.uint64(SUBSCRIPTION_BITS)
 NUMBER_MASK = np.uint64((1 << SUBSCRIPTION_BITS) - 1)
@@ -52,47 +84,211 @@ class Matcher:
 
     def __init__(self, slot: int, incarnation: int, config: Config) -> None:
         del incarnation  # the lanes carry it
+        self._slot = slot
         self._peer = Peer(MATCHER, slot)
         limits = config.client_limits
         self._limits = BatchLimits(limits.attributes, limits.name_bytes, limits.string_bytes)
         self.index = Index()
-        self._epoch = 0
-        self.counters = dict.fromkeys(("publications", "batches", "hits", "matched", "rejected", "changes"), 0)
+        self.table = Table()
+        self._view: View | None = None
+        self._moving: Moving | None = None
+        self._unswitched: set[int] = set()  # access points of the present view that have not switched to the next
+        self._removed: dict[int, int] = {}  # subscription -> the change that removed it, during a view change
+        self._sweep: deque[int] = deque()  # subscriptions that are this matcher's no more
+        self._sweeping: int | None = None  # the epoch that settles when they are gone
+        self._out: list[Instruction] = []
+        self.counters = dict.fromkeys(
+            ("publications", "batches", "hits", "matched", "rejected", "changes", "entries_copied", "bytes_copied"), 0
+        )
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
         match event:
             case Received(peer, Batch() as batch):
                 return self._match(peer, batch)
-            case Received(peer, ApplyChanges() as message):
-                return [self._apply(peer, message)]
-            case Received(_, Install(epoch)):
-                self._epoch = epoch
             case Received(peer, message):
-                raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
+                self._received(peer, message)
+            case Drained():
+                self._step()
             case _:
                 pass
-        return []
+        out, self._out = self._out, []
+        return out
 
     def gauges(self) -> dict[str, int]:
         """Return the counters, and what is held at the moment."""
-        return self.counters | {"subscriptions": len(self.index), "index_bytes": self.index.memory_bytes()}
+        return self.counters | {
+            "subscriptions": len(self.table),
+            "subscription_bytes": self.table.form_bytes,
+            "index_bytes": self.index.memory_bytes(),
+        }
 
-    def _apply(self, access_point: Peer, message: ApplyChanges) -> Instruction:
+    def _received(self, peer: Peer, message: Message) -> None:
+        moving = self._moving
+        match message:
+            case ApplyChanges():
+                self._apply_changes(peer, message)
+            case Install():
+                self._view = view_of(message)
+            case Prepare():
+                self._prepare(view_of(message))
+            case Mark(epoch):
+                if moving is not None and moving.after.epoch == epoch:
+                    moving.mark(peer.slot)
+            case GroupCopy(epoch):
+                if moving is not None and moving.after.epoch == epoch:
+                    moving.arrived(peer.slot, message)
+            case GroupsEnd(epoch):
+                if moving is not None and moving.after.epoch == epoch:
+                    moving.ended(peer.slot, message)
+            case GroupsTaken(epoch, entries):
+                if moving is not None and moving.after.epoch == epoch:
+                    moving.taken(peer.slot, entries)
+            case Switch(epoch, ends):
+                if moving is not None and moving.after.epoch == epoch:
+                    self._switched(peer.slot, ends)
+            case Commit(epoch):
+                self._say_ended(epoch)
+            case Retire(epoch):
+                self._retire(epoch)
+            case Abort(epoch):
+                self._abort(epoch)
+            case _:
+                raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
+
+    # Subscriptions -----------------------------------------------------------------------------------------------
+
+    def _apply_changes(self, access_point: Peer, message: ApplyChanges) -> None:
         for change in message.changes:
-            if change.normal_form is None:
-                self.index.remove(change.subscription)
-            else:
-                client = change.subscription >> SUBSCRIPTION_BITS
-                self.index.add(change.subscription, decode_normal(change.normal_form), client)
+            # An access point that has not heard of a view's end yet still tells its former owner.
+            if self._owns(change.subscription):
+                self._apply(change)
+                if self._moving is not None:
+                    sent_on = self._moving.changed(access_point.slot, change)
+                    if sent_on is not None:
+                        self._out.append(sent_on)
         self.counters["changes"] += len(message.changes)
         answer: Message = Applied(message.connection_point, [change.change for change in message.changes])
-        return Send(access_point, answer)
+        self._out.append(Send(access_point, answer))
+
+    def _owns(self, subscription: int) -> bool:
+        """Tell whether the subscription is this matcher's in the present view or in the next."""
+        assert self._view is not None, "a subscription before a view"
+        group = key_group(subscription)
+        return self._view.owner_of_group(group) == self._slot or (
+            self._moving is not None and self._moving.after.owner_of_group(group) == self._slot
+        )
+
+    def _apply(self, change: SubscriptionChange) -> None:
+        """Put a change into effect unless a newer one of its subscription was here before it."""
+        subscription = change.subscription
+        row = self.table.row(subscription)
+        known = row.version if row is not None else self._removed.get(subscription, -1)
+        if change.change <= known:
+            return
+        if change.normal_form is None:
+            if row is not None:
+                self.table.remove(subscription)
+                self.index.remove(subscription)
+            if self._moving is not None:
+                self._removed[subscription] = change.change
+        else:
+            client = subscription >> SUBSCRIPTION_BITS
+            self.index.add(subscription, decode_normal(change.normal_form), client)
+            self.table.put(subscription, Row(change.change, change.normal_form))
+            self._removed.pop(subscription, None)
+
+    # A view change -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, view: View) -> None:
+        assert self._view is not None, "a second view before a first"
+        assert self._sweeping is None, f"{self._peer} prepares epoch {view.epoch} and has not settled the former one"
+        self._unswitched = set(self._view.access_points)
+        self._moving = Moving(self._slot, self._view, view, self.table, self._apply)
+
+    def _step(self) -> None:
+        more = False
+        if self._moving is not None:
+            instructions, more = self._moving.step()
+            self._out += instructions
+        for _ in range(min(SWEEP_ENTRIES, len(self._sweep))):
+            subscription = self._sweep.popleft()
+            if self.table.remove(subscription) is not None:
+                self.index.remove(subscription)
+        if self._sweeping is not None and not self._sweep:
+            self._out.append(Send(COORDINATOR_PEER, Settled(self._sweeping)))
+            self._sweeping = None
+        if more or self._sweep:
+            self._out.append(Again())
+
+    def _switched(self, access_point: int, ends: list[tuple[int, int]]) -> None:
+        assert self._view is not None, "a second view before a first"
+        assert self._moving is not None, "no next view"
+        if access_point not in self._unswitched:
+            return  # a newcomer, which has nothing of the former epoch
+        self._unswitched.discard(access_point)
+        if self._slot in self._view.matchers:
+            self._out += [
+                Send(Peer(EXIT_POINT, slot), StreamEnd(self._view.epoch, access_point, sequence))
+                for slot, sequence in ends
+            ]
+        self._say_ended(self._moving.after.epoch)
+
+    def _say_ended(self, epoch: int) -> None:
+        if not self._unswitched or (self._view is not None and self._view.epoch == epoch):
+            self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))
+
+    def _retire(self, epoch: int) -> None:
+        moving = self._moving
+        if moving is None or moving.after.epoch != epoch:
+            self._settled_before(epoch)
+            return
+        self._view = moving.after
+        stays = self._slot in self._view.matchers
+        self._forget_next(epoch, moving.targets if stays else {})
+        if not stays:
+            self._out.append(Flush())
+
+    def _abort(self, epoch: int) -> None:
+        moving = self._moving
+        if moving is None or moving.after.epoch != epoch:
+            self._settled_before(epoch)
+            return
+        self._forget_next(epoch, moving.sources)
+
+    def _settled_before(self, epoch: int) -> None:
+        """The coordinator asks again; if the sweep is still going on, its end is the answer."""
+        if self._sweeping != epoch:
+            self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
+
+    def _forget_next(self, epoch: int, foreign: dict[int, int]) -> None:
+        """There is one view again: what these groups hold is not this matcher's."""
+        assert self._moving is not None, "no next view"
+        self.counters["entries_copied"] += self._moving.entries
+        self.counters["bytes_copied"] += self._moving.bytes
+        self._moving = None
+        self._removed.clear()
+        for group in foreign:
+            self._sweep.extend(self.table.group(group))
+        self._sweeping = epoch
+
+    # Publications ------------------------------------------------------------------------------------------------
+
+    def _only_mine(self, epoch: int, hits: Hits) -> Hits:
+        """Return the hits that are this matcher's to answer in the epoch, where the index holds others as well."""
+        assert self._view is not None, "a publication before a view"
+        view = self._view
+        if epoch != view.epoch:
+            assert self._moving is not None, f"{self._peer} serves epoch {view.epoch}, a batch is of {epoch}"
+            view = self._moving.after
+            assert epoch == view.epoch, f"{self._peer} serves {self._view.epoch} and {view.epoch}, not {epoch}"
+        if not self._sweep and (self._moving is None or not self._moving.mixes):
+            return hits
+        return hits.only(columns.u16(view.owners)[key_groups(hits.subscription)] == self._slot)
 
     def _match(self, access_point: Peer, batch: Batch) -> list[Instruction]:
-        assert batch.epoch == self._epoch, f"{self._peer} serves epoch {self._epoch}, {access_point} sent {batch.epoch}"
         publications = PublicationBatch(batch.lengths, batch.payload, self._limits)
-        hits = self.index.match(publications)
+        hits = self._only_mine(batch.epoch, self.index.match(publications))
         self.counters["batches"] += 1
         self.counters["publications"] += publications.count
         self.counters["hits"] += len(hits.publication)

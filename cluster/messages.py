@@ -40,6 +40,8 @@ ACCESS_POINT = "access_point"
 MATCHER = "matcher"
 EXIT_POINT = "exit_point"
 COORDINATOR = "coordinator"
+OPERATOR = "operator"
+"""Those who call the coordinator to ask; they have no place in a view."""
 DATA_LAYERS = (CONNECTION_POINT, ACCESS_POINT, MATCHER, EXIT_POINT)
 
 
@@ -192,7 +194,8 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
 class SubscriptionChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Set the filter of a subscription, or remove it.
 
-    change:      the connection point's number of this change, echoed in the answer.
+    change:      the connection point's number of this change, ascending, echoed in the answer; of two changes of one
+                 subscription the higher number is the newer, whichever way they came.
     normal_form: encoded; None removes.
     """
 
@@ -208,7 +211,7 @@ class ChangeSubscriptions(Message, frozen=True, array_like=True, tag=7, gc=False
 
 
 class ApplyChanges(Message, frozen=True, array_like=True, tag=8, gc=False):
-    """AP -> the matcher that owns the subscriptions' key groups. `connection_point`: whom the answer is for."""
+    """AP -> the owners of the subscriptions' key groups. `connection_point`: whom the answer is for."""
 
     epoch: int
     connection_point: int
@@ -216,7 +219,7 @@ class ApplyChanges(Message, frozen=True, array_like=True, tag=8, gc=False):
 
 
 class Applied(Message, frozen=True, array_like=True, tag=9, gc=False):
-    """Matcher -> AP: the changes hold for every batch handled after this."""
+    """Matcher -> AP: the changes hold for every batch handled after this, as far as the matcher owns their groups."""
 
     connection_point: int
     changes: list[int]
@@ -321,6 +324,215 @@ class Drain(Message, frozen=True, array_like=True, tag=30, gc=False):
     """C -> CP: the cluster stops; say Bye to the clients."""
 
 
+# A view change ----------------------------------------------------------------------------------------------
+#
+#     C -> all       Prepare      the next view; everyone makes its lanes to it          -> Prepared
+#     C -> AP, EP    Begin        AP: Mark to all matchers, from here changes go to both owners
+#                                 M:  the first Mark starts the copy of what moves away, the last one ends it -> Ready
+#                                 EP: copies what it knows of publishers that move away  -> Ready
+#     (C's disk)                  the decision; before it anything that fails leads to Abort
+#     C -> all       Commit       CP: if access points change, Switch to them, and traffic goes the new way  -> Ended
+#                                 AP: Switch to all matchers, what follows is of the next epoch              -> Ended
+#                                 M:  at Switch, StreamEnd to the exit points                                -> Ended
+#                                 EP: at StreamEnd, hands over publishers that moved                         -> Ended
+#     C -> all       Retire       the former view is forgotten, leavers leave            -> Settled
+#     C -> all       Abort        the next view is forgotten                             -> Settled
+
+
+class Prepare(Message, frozen=True, array_like=True, tag=40, gc=False):
+    """C -> every role of the present or the next view: this is the next one. A newcomer has had Install before."""
+
+    epoch: int
+    members: list[Member]
+    owners: bytes
+
+
+class Prepared(Message, frozen=True, array_like=True, tag=41, gc=False):
+    """Any role -> C: the lanes of the next view are up."""
+
+    epoch: int
+
+
+class Begin(Message, frozen=True, array_like=True, tag=42, gc=False):
+    """C -> APs and EPs, when all are prepared: let what moves be copied.
+
+    park: the aligned protocol of the E-SilboPS paper, for comparison: access points keep changes back from here, and
+          publications from Switch, until Retire.
+    """
+
+    epoch: int
+    park: bool
+
+
+class Mark(Message, frozen=True, array_like=True, tag=43, gc=False):
+    """AP -> every matcher of either view, in band: changes behind it go to the owners of both views."""
+
+    epoch: int
+
+
+class GroupCopy(Message, frozen=True, array_like=True, tag=44, gc=False):
+    """Matcher -> matcher: subscriptions of groups that move there, or changes of them that came before their Mark.
+
+    entries: in force (or removed, without a normal form) since the change that they name.
+    """
+
+    epoch: int
+    entries: list[SubscriptionChange]
+
+
+class GroupsTaken(Message, frozen=True, array_like=True, tag=45, gc=False):
+    """Matcher -> the matcher that copies: so many more entries are in the index; it moves the copier's window."""
+
+    epoch: int
+    entries: int
+
+
+class GroupsEnd(Message, frozen=True, array_like=True, tag=46, gc=False):
+    """Matcher -> matcher: that was all. Per group (uint16): entries sent (uint32), xor of their digests (uint64)."""
+
+    epoch: int
+    groups: bytes
+    counts: bytes
+    digests: bytes
+
+
+class Ready(Message, frozen=True, array_like=True, tag=47, gc=False):
+    """Matcher or EP -> C: all that moves here has come, all that moves away is sent. entries, bytes: copied to here."""
+
+    epoch: int
+    entries: int
+    bytes: int
+
+
+class Failed(Message, frozen=True, array_like=True, tag=48, gc=False):
+    """Any role -> C: it cannot be done, and why."""
+
+    epoch: int
+    reason: str
+
+
+class Commit(Message, frozen=True, array_like=True, tag=49, gc=False):
+    """C -> every role of either view: it is decided. Whoever is through with it says Ended (again)."""
+
+    epoch: int
+
+
+class Switch(Message, frozen=True, array_like=True, tag=50, gc=False):
+    """CP -> APs of either view, AP -> matchers of either view, in band: what follows on this lane is of the next epoch.
+
+    ends: from an AP, per exit point of the former view: the sequence behind its last publication of that epoch.
+    """
+
+    epoch: int
+    ends: list[tuple[int, int]]
+
+
+class StreamEnd(Message, frozen=True, array_like=True, tag=51, gc=False):
+    """Matcher -> EP: its results of this access point in this epoch end before `sequence`."""
+
+    epoch: int
+    access_point: int
+    sequence: int
+
+
+class EpochEnd(Message, frozen=True, array_like=True, tag=52, gc=False):
+    """EP -> CPs: what comes after this is of `epoch`; answered with EpochEnded once all before it was taken."""
+
+    epoch: int
+
+
+class EpochEnded(Message, frozen=True, array_like=True, tag=53, gc=False):
+    """CP -> EP."""
+
+    epoch: int
+
+
+class PublisherState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an exit point knows of a publisher. pending: released runs that are not acknowledged."""
+
+    publisher: str
+    instance: int
+    released: int
+    pending: int
+
+
+class PublisherStates(Message, frozen=True, array_like=True, tag=54, gc=False):
+    """EP -> the EP that follows it for these publishers. last: nothing of the former epoch comes after this."""
+
+    epoch: int
+    states: list[PublisherState]
+    last: bool
+
+
+class PublisherSettled(Message, frozen=True, array_like=True, tag=55, gc=False):
+    """EP -> the EP that follows it: the next `runs` pending ones of this publisher are done; see Acknowledge."""
+
+    publisher: str
+    instance: int
+    runs: int
+    client: int
+    upto: int
+    rejected: list[tuple[int, str]]
+
+
+class Ended(Message, frozen=True, array_like=True, tag=56, gc=False):
+    """Any role -> C: nothing of the epoch before this one is left here, nor on its way to here."""
+
+    epoch: int
+
+
+class Retire(Message, frozen=True, array_like=True, tag=57, gc=False):
+    """C -> every role of either view: only the epoch that was the next one is left."""
+
+    epoch: int
+
+
+class Abort(Message, frozen=True, array_like=True, tag=58, gc=False):
+    """C -> every role of either view: the next view will not be."""
+
+    epoch: int
+
+
+class Settled(Message, frozen=True, array_like=True, tag=59, gc=False):
+    """Any role -> C: the view change is over here; nothing is kept of what was given up."""
+
+    epoch: int
+
+
+class Left(Message, frozen=True, array_like=True, tag=60, gc=False):
+    """A role that is in the view no more -> C: all it owed is delivered; it can be stopped."""
+
+
+class Gone(Message, frozen=True, array_like=True, tag=61, gc=False):
+    """C -> every role: this incarnation is no more; its lane can be let go of."""
+
+    member: Member
+
+
+class MoveClients(Message, frozen=True, array_like=True, tag=62, gc=False):
+    """C -> a CP that is to leave: let no one in; ask the clients to move to one of these addresses."""
+
+    addresses: list[str]
+
+
+class Emptied(Message, frozen=True, array_like=True, tag=63, gc=False):
+    """CP -> C: after MoveClients, no client is left."""
+
+
+class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
+    """Operator -> C: scale, plan, transitions or abort; the arguments are a JSON document."""
+
+    command: str
+    arguments: bytes
+
+
+class Answer(Message, frozen=True, array_like=True, tag=65, gc=False):
+    """C -> operator: a JSON document, or why not."""
+
+    document: bytes
+    error: str
+
+
 AnyMessage = (
     Publications
     | Batch
@@ -343,6 +555,32 @@ AnyMessage = (
     | StatusRequest
     | Status
     | Drain
+    | Prepare
+    | Prepared
+    | Begin
+    | Mark
+    | GroupCopy
+    | GroupsTaken
+    | GroupsEnd
+    | Ready
+    | Failed
+    | Commit
+    | Switch
+    | StreamEnd
+    | EpochEnd
+    | EpochEnded
+    | PublisherStates
+    | PublisherSettled
+    | Ended
+    | Retire
+    | Abort
+    | Settled
+    | Left
+    | Gone
+    | MoveClients
+    | Emptied
+    | Request
+    | Answer
 )
 
 
@@ -410,10 +648,24 @@ class Drained(NamedTuple):
     """Everything that had arrived has been handed over: send what was gathered. This is where batches end."""
 
 
+class Flushed(NamedTuple):
+    """The answer to Flush: every peer has handled what was sent to it before."""
+
+
+class SpawnFailed(NamedTuple):
+    """A slice could not be started, and why."""
+
+    peer: Peer
+    incarnation: int
+    reason: str
+
+
 Event = (
     Received
     | LaneUp
     | LaneDown
+    | Flushed
+    | SpawnFailed
     | ClientConnected
     | ClientBytes
     | ClientClosed
@@ -480,4 +732,53 @@ class Again(NamedTuple):
     """There is more to do: let others have their turn, then say Drained again, whether or not anything came."""
 
 
-Instruction = Send | Broadcast | Connect | SendClient | CloseClient | PauseClient | ResumeClient | ServeClients | Again
+class Disconnect(NamedTuple):
+    """Let go of the lane to this member, and of what is on it; nothing if another incarnation has it by now."""
+
+    member: Member
+
+
+class Flush(NamedTuple):
+    """Say Flushed when every peer has handled all that was sent to it so far."""
+
+
+class Spawn(NamedTuple):
+    """Start a process for this slice; it will Join."""
+
+    peer: Peer
+    incarnation: int
+
+
+class Stop(NamedTuple):
+    """End the process of this slice, if there is one."""
+
+    peer: Peer
+    incarnation: int
+
+
+class Persist(NamedTuple):
+    """Let this be on disk before any later instruction is followed.
+
+    memory: replaces the one of before. entry: (number, document) of the history, None for no change there.
+    """
+
+    memory: bytes
+    entry: tuple[int, bytes] | None
+
+
+Instruction = (
+    Send
+    | Broadcast
+    | Connect
+    | SendClient
+    | CloseClient
+    | PauseClient
+    | ResumeClient
+    | ServeClients
+    | Again
+    | Disconnect
+    | Flush
+    | Spawn
+    | Stop
+    | Persist
+)

@@ -2,7 +2,11 @@
 
 (lane to the coordinator up)  ->  Join
 Install                       ->  lanes to the members that this layer sends to; when all are up, Installed
+Prepare                       ->  the same for the next view, and lanes within the layer where something is to move;
+                                  when all are up, Prepared
 Tick                          ->  Heartbeat with the machine's counters
+Gone                          ->  the lane to that one is let go of
+Flushed                       ->  Left: the machine had nothing more to do, and all it sent is delivered
 """
 
 from __future__ import annotations
@@ -20,18 +24,28 @@ from cluster.messages import (
     EXIT_POINT,
     MATCHER,
     Connect,
+    Disconnect,
     Event,
+    Flushed,
+    Gone,
     Heartbeat,
     Install,
     Installed,
     Instruction,
     Join,
+    LaneDown,
     LaneUp,
+    Left,
+    Member,
     Peer,
+    Prepare,
+    Prepared,
     Received,
+    Retire,
     Send,
     Tick,
 )
+from cluster.view import View, view_of
 
 DOWNSTREAM = {
     CONNECTION_POINT: ACCESS_POINT,
@@ -77,8 +91,11 @@ class Role:
         self._join = join
         self._heartbeat_ms = config.timing.role_heartbeat_ms
         self._reported_ms: int | None = None
-        self._epoch: int | None = None
+        self._view: View | None = None
+        self._next: View | None = None
+        self._up: set[Peer] = set()
         self._missing: set[Peer] = set()
+        self._answer: Installed | Prepared | None = None  # once no lane is missing
         self._joined = False
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -86,18 +103,31 @@ class Role:
         out = self.machine.handle(event)
         match event:
             case LaneUp(peer):
-                if peer == COORDINATOR_PEER and not self._joined:
+                self._up.add(peer)
+                if peer == COORDINATOR_PEER:
                     self._joined = True
                     return [Send(COORDINATOR_PEER, self._join), *out]
                 if peer in self._missing:
                     self._missing.discard(peer)
-                    if not self._missing and self._epoch is not None:
-                        return [*out, Send(COORDINATOR_PEER, Installed(self._epoch))]
+                    return [*out, *self._answer_if_up()]
+            case LaneDown(peer):
+                self._up.discard(peer)
             case Received(_, Install() as install):
-                members = [member for member in install.members if member.layer == DOWNSTREAM[self.peer.layer]]
-                self._epoch = install.epoch
-                self._missing = {member.peer for member in members}
-                return [*out, *(Connect(member) for member in members)]
+                self._view = view_of(install)
+                return [*out, *self._connect(self._downstream(self._view), {}, Installed(install.epoch))]
+            case Received(_, Prepare() as prepare):
+                assert self._view is not None, "a second view before a first"
+                self._next = view_of(prepare)
+                within = self._within(self._view, self._next)
+                return [*out, *self._connect(self._downstream(self._next), within, Prepared(prepare.epoch))]
+            case Received(_, Retire(epoch)):
+                if self._next is not None and self._next.epoch == epoch:
+                    self._view = self._next
+            case Received(_, Gone(member)):
+                self._up.discard(member.peer)
+                return [*out, Disconnect(member)]
+            case Flushed():
+                return [*out, Send(COORDINATOR_PEER, Left())]
             case Tick(now_ms) if self._joined:
                 if self._reported_ms is None or now_ms - self._reported_ms >= self._heartbeat_ms:
                     self._reported_ms = now_ms
@@ -105,3 +135,36 @@ class Role:
             case _:
                 pass
         return out
+
+    def _downstream(self, view: View) -> list[Member]:
+        return [member for member in view.members if member.layer == DOWNSTREAM[self.peer.layer]]
+
+    def _within(self, before: View, after: View) -> dict[Peer, Member]:
+        """Return those of the own layer with which something is exchanged in this change."""
+        slots: set[int] = set()
+        if self.peer.layer == MATCHER:
+            for now, then in zip(before.owners_list, after.owners_list, strict=True):
+                if now != then and self.peer.slot in (now, then):
+                    slots |= {now, then}
+        elif self.peer.layer == EXIT_POINT and before.exit_points != after.exit_points:
+            slots = {*before.exit_points, *after.exit_points}
+        slots.discard(self.peer.slot)
+        peers = [Peer(self.peer.layer, slot) for slot in sorted(slots)]
+        members = ((peer, after.member(peer) or before.member(peer)) for peer in peers)
+        return {peer: member for peer, member in members if member is not None}
+
+    def _connect(
+        self, dialled: list[Member], within: dict[Peer, Member], answer: Installed | Prepared
+    ) -> list[Instruction]:
+        """Have the lanes made that are missing; within a layer the lower slot dials."""
+        self._answer = answer
+        self._missing = {member.peer for member in dialled} | set(within)
+        self._missing -= self._up
+        dialled = [*dialled, *(member for peer, member in within.items() if peer > self.peer)]
+        return [*(Connect(member) for member in dialled if member.peer in self._missing), *self._answer_if_up()]
+
+    def _answer_if_up(self) -> list[Instruction]:
+        if self._missing or self._answer is None:
+            return []
+        answer, self._answer = self._answer, None
+        return [Send(COORDINATOR_PEER, answer)]

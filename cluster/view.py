@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cluster import columns
+from cluster.columns import Column
 from cluster.messages import (
     ACCESS_POINT,
     CONNECTION_POINT,
@@ -21,6 +22,7 @@ from cluster.messages import (
     Install,
     Member,
     Peer,
+    Prepare,
 )
 
 KEY_GROUPS = 4096
@@ -34,6 +36,14 @@ def key_group(subscription: int) -> int:
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
     return (z ^ z >> 31) >> 52
+
+
+def key_groups(subscriptions: Column) -> Column:
+    """Return the key groups of a column of subscriptions (uint64)."""
+    z = subscriptions + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return (z ^ z >> np.uint64(31)) >> np.uint64(52)
 
 
 def even_owners(matchers: Sequence[int]) -> bytes:
@@ -74,6 +84,11 @@ class View:
         object.__setattr__(self, "_owners", owners.tolist())
         object.__setattr__(self, "_by_peer", {member.peer: member for member in self.members})
 
+    def owner_of_group(self, group: int) -> int:
+        """Return the slot of the matcher that owns the key group."""
+        owners: list[int] = self._owners  # type: ignore[attr-defined]
+        return owners[group]
+
     def owner(self, subscription: int) -> int:
         """Return the slot of the matcher that owns the subscription."""
         owners: list[int] = self._owners  # type: ignore[attr-defined]
@@ -88,13 +103,29 @@ class View:
         """Return the slices of a layer, ascending by slot."""
         return tuple(sorted(member.peer for member in self.members if member.layer == layer))
 
+    @property
+    def owners_list(self) -> list[int]:
+        """The owner of each key group."""
+        owners: list[int] = self._owners  # type: ignore[attr-defined]
+        return owners
+
+    def slots(self, layer: str) -> tuple[int, ...]:
+        """Return the slots of a layer, ascending."""
+        by_layer = {
+            CONNECTION_POINT: self.connection_points,
+            ACCESS_POINT: self.access_points,
+            MATCHER: self.matchers,
+            EXIT_POINT: self.exit_points,
+        }
+        return by_layer[layer]
+
     def install(self) -> Install:
         """Return the message that makes others serve this view."""
         return Install(self.epoch, list(self.members), self.owners)
 
 
-def view_of(message: Install) -> View:
-    """Return the view that an Install carries."""
+def view_of(message: Install | Prepare) -> View:
+    """Return the view that a message carries."""
     return View(Epoch(message.epoch), tuple(message.members), message.owners)
 
 

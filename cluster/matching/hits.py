@@ -29,6 +29,10 @@ class Hits:
     def __len__(self) -> int:
         return len(self.publication)
 
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Hits:
+        """Return the rows where `chosen` is true."""
+        return Hits(self.publication[chosen], self.client[chosen], self.subscription[chosen])
+
     def groups(self) -> npt.NDArray[np.int64]:
         """Return where each (publication, client) group starts, then the number of hits.
 

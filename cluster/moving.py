@@ -1,0 +1,244 @@
+"""One matcher's part in moving key groups to and from others, from Prepare to Retire or Abort.
+
+It is a Chandy-Lamport snapshot of the groups that move. The first access point's Mark starts the copy. A change of a
+moving subscription that comes on a lane whose Mark has not come belongs to the snapshot: it is applied here and sent
+after it. Behind a Mark the access point itself sends changes to both owners. So with the last Mark all has been sent,
+and GroupsEnd says how much it was. Copies, late changes and changes from access points may reach the new owner in
+any order; the newer change of a subscription wins, and removals are remembered until Retire or Abort.
+
+Nothing here takes long: `step` works for STEP_US at a time, by the costs below, and the matcher answers publications
+between two steps. A source has at most WINDOW_ENTRIES on their way to one target.
+
+Source: K. M. Chandy, L. Lamport: Distributed Snapshots, ACM TOCS 3(1), 1985; slices as in Megaphone, arXiv 1812.01371.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from cluster.columns import U16, U32, U64, u16
+from cluster.messages import (
+    COORDINATOR_PEER,
+    MATCHER,
+    Failed,
+    GroupCopy,
+    GroupsEnd,
+    GroupsTaken,
+    Instruction,
+    Peer,
+    Ready,
+    Send,
+    SubscriptionChange,
+)
+from cluster.table import Table
+from cluster.view import View, key_group
+
+STEP_US = 2000
+"""What one step may cost, in about microseconds of one core, so that a publication waits no longer than 3 ms."""
+SEND_US = 4
+TAKE_US = 20
+"""An entry, sent or taken; and one more for every ten bytes of its normal form. As measured, rounded up."""
+BYTES_PER_US = 10
+WINDOW_ENTRIES = 1024
+CHUNK_ENTRIES = 256
+
+
+@dataclass(slots=True)
+class Tally:
+    """What went from one matcher to another in a group: entries, and the xor of their digests."""
+
+    count: int = 0
+    digest: int = 0
+
+    def add(self, entry: SubscriptionChange) -> None:
+        """Count an entry."""
+        self.count += 1
+        self.digest ^= _digest(entry)
+
+
+def _digest(entry: SubscriptionChange) -> int:
+    head = entry.subscription.to_bytes(8, "little") + entry.change.to_bytes(8, "little")
+    body = b"-" if entry.normal_form is None else b"+" + entry.normal_form
+    return int.from_bytes(blake2b(head + body, digest_size=8).digest(), "little")
+
+
+@dataclass(slots=True)
+class Departure:
+    """Groups on their way to one matcher. subscriptions: still to be sent of the group that is being walked."""
+
+    groups: deque[int] = field(default_factory=deque)
+    subscriptions: deque[int] = field(default_factory=deque)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    flight: int = 0
+    ended: bool = False
+
+    @property
+    def walked(self) -> bool:
+        """Whether every subscription that was there when its group's turn came has been sent."""
+        return not self.groups and not self.subscriptions
+
+
+@dataclass(slots=True)
+class Arrival:
+    """Groups on their way here from one matcher. entries: have come, not yet applied. end: the last word on them."""
+
+    entries: deque[SubscriptionChange] = field(default_factory=deque)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    end: GroupsEnd | None = None
+
+
+class Moving:
+    """The part of the matcher `slot` in the change from `view` to `after`.
+
+    apply: puts an entry into the matcher's index and table unless it is outdated.
+    """
+
+    def __init__(
+        self, slot: int, view: View, after: View, table: Table, apply: Callable[[SubscriptionChange], None]
+    ) -> None:
+        self.after = after
+        self._table = table
+        self._apply = apply
+        self._unmarked = set(view.access_points)
+        self._begun = False
+        self._said = False
+        self._departures: dict[int, Departure] = {}
+        self._arrivals: dict[int, Arrival] = {}
+        self.targets: dict[int, int] = {}  # group that leaves -> its new owner
+        self.sources: dict[int, int] = {}  # group that comes -> its present owner
+        self.entries = self.bytes = 0  # taken
+        for group, (now, then) in enumerate(zip(u16(view.owners).tolist(), u16(after.owners).tolist(), strict=True)):
+            if now == then:
+                continue
+            if now == slot:
+                self.targets[group] = then
+                self._departures.setdefault(then, Departure()).groups.append(group)
+            elif then == slot:
+                self.sources[group] = now
+                self._arrivals.setdefault(now, Arrival())
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the index may hold subscriptions that are this matcher's in one of the two views only."""
+        return bool(self.targets or self.sources)
+
+    # What comes --------------------------------------------------------------------------------------------------
+
+    def mark(self, access_point: int) -> None:
+        """Begin with the first Mark; after the last no late change is to be sent on."""
+        self._begun = True
+        self._unmarked.discard(access_point)
+
+    def changed(self, access_point: int, change: SubscriptionChange) -> Instruction | None:
+        """A change was applied here; return what sends it on if it is part of the snapshot."""
+        if not self._begun or access_point not in self._unmarked:
+            return None
+        group = key_group(change.subscription)
+        target = self.targets.get(group)
+        return None if target is None else self._send(target, [change])
+
+    def arrived(self, source: int, message: GroupCopy) -> None:
+        """Entries have come; they are applied in steps."""
+        arrival = self._arrivals[source]
+        assert arrival.end is None, f"matcher {source} sends more after the end"
+        arrival.entries.extend(message.entries)
+        for entry in message.entries:
+            arrival.tallies.setdefault(key_group(entry.subscription), Tally()).add(entry)
+            self.bytes += len(entry.normal_form or b"")
+        self.entries += len(message.entries)
+
+    def ended(self, source: int, message: GroupsEnd) -> None:
+        """That was all from there."""
+        self._arrivals[source].end = message
+
+    def taken(self, target: int, count: int) -> None:
+        """The target has applied so many."""
+        self._departures[target].flight -= count
+
+    # What is done ------------------------------------------------------------------------------------------------
+
+    def step(self) -> tuple[list[Instruction], bool]:
+        """Work for a while; return what is to be sent, and whether there is more to do at once."""
+        out: list[Instruction] = []
+        left = STEP_US
+        if self._begun:
+            for target, departure in self._departures.items():
+                left = self._walk(target, departure, left, out)
+        for source, arrival in self._arrivals.items():
+            left = self._take(source, arrival, left, out)
+        self._finish(out)
+        return out, left <= 0
+
+    def _walk(self, target: int, departure: Departure, left: int, out: list[Instruction]) -> int:
+        chunk: list[SubscriptionChange] = []
+        while left > 0 and departure.flight + len(chunk) < WINDOW_ENTRIES:
+            if not departure.subscriptions:
+                if not departure.groups:
+                    break
+                departure.subscriptions.extend(self._table.group(departure.groups.popleft()))
+                continue
+            subscription = departure.subscriptions.popleft()
+            row = self._table.row(subscription)
+            if row is None:
+                continue  # removed meanwhile, of which the target is told another way
+            chunk.append(SubscriptionChange(row.version, subscription, row.normal_form))
+            left -= SEND_US + len(row.normal_form) // BYTES_PER_US
+            if len(chunk) == CHUNK_ENTRIES:
+                out.append(self._send(target, chunk))
+                chunk = []
+        if chunk:
+            out.append(self._send(target, chunk))
+        return left
+
+    def _send(self, target: int, entries: list[SubscriptionChange]) -> Instruction:
+        departure = self._departures[target]
+        for entry in entries:
+            departure.tallies.setdefault(key_group(entry.subscription), Tally()).add(entry)
+        departure.flight += len(entries)
+        return Send(Peer(MATCHER, target), GroupCopy(self.after.epoch, entries))
+
+    def _take(self, source: int, arrival: Arrival, left: int, out: list[Instruction]) -> int:
+        count = 0
+        while left > 0 and arrival.entries:
+            entry = arrival.entries.popleft()
+            self._apply(entry)
+            left -= TAKE_US + len(entry.normal_form or b"") // BYTES_PER_US
+            count += 1
+        if count:
+            out.append(Send(Peer(MATCHER, source), GroupsTaken(self.after.epoch, count)))
+        return left
+
+    def _finish(self, out: list[Instruction]) -> None:
+        """Say what is at its end here: with the last Mark in, each departure; with all of them, the whole."""
+        if self._unmarked or self._said:
+            return
+        for target, departure in self._departures.items():
+            if departure.walked and not departure.ended:
+                departure.ended = True
+                out.append(Send(Peer(MATCHER, target), _end(self.after.epoch, departure.tallies)))
+        if not all(departure.ended for departure in self._departures.values()):
+            return
+        if any(arrival.entries or arrival.end is None for arrival in self._arrivals.values()):
+            return
+        self._said = True
+        for source, arrival in self._arrivals.items():
+            if _end(self.after.epoch, arrival.tallies) != arrival.end:
+                reason = f"what came from matcher {source} is not what it says to have sent"
+                out.append(Send(COORDINATOR_PEER, Failed(self.after.epoch, reason)))
+                return
+        out.append(Send(COORDINATOR_PEER, Ready(self.after.epoch, self.entries, self.bytes)))
+
+
+def _end(epoch: int, tallies: dict[int, Tally]) -> GroupsEnd:
+    groups = sorted(tallies)
+    return GroupsEnd(
+        epoch,
+        np.array(groups, U16).tobytes(),
+        np.array([tallies[group].count for group in groups], U32).tobytes(),
+        np.array([tallies[group].digest for group in groups], U64).tobytes(),
+    )
