@@ -12,6 +12,8 @@ nothing moves), and frames that clients read (`name <-`).
     consume NAME COUNT
     goodbye NAME | cut NAME
     pass MS                                   time passes, with a Tick to every machine
+    scale WHAT=COUNT ...                      an operator's wish, like matchers=2 strategy=all_at_once
+    hold FROM TO | release FROM TO            what is on the lane between two machines (ap1 m0) waits | goes on
 
 `python -m tests.transcripts.runner --rewrite` writes the files anew with what happens now; look at the diff and
 understand it before you commit.
@@ -34,32 +36,57 @@ from cluster.codec import FrameReader, decode_message, decode_server_frame, enco
 from cluster.config import Config, Flow, Layers
 from cluster.messages import (
     COORDINATOR_PEER,
+    Abort,
     Acknowledge,
+    Answer,
     Applied,
     ApplyChanges,
     Batch,
+    Begin,
     Changed,
     ChangeSubscriptions,
     ClientBytes,
     ClientClosed,
     ClientConnected,
+    Commit,
     Deliver,
     Delivered,
-    Drained,
+    Emptied,
+    Ended,
+    EpochEnd,
+    EpochEnded,
+    Gone,
+    GroupCopy,
+    GroupsEnd,
+    GroupsTaken,
     Heartbeat,
     Install,
     Installed,
     Join,
+    Left,
+    Mark,
     Message,
+    MoveClients,
     Peer,
+    Prepare,
+    Prepared,
     Publications,
+    PublisherSettled,
+    PublisherStates,
+    Ready,
     Received,
+    Request,
     Result,
+    Retire,
     Run,
     Serve,
     SessionClosed,
     SessionOpened,
     SessionTaken,
+    Settled,
+    StreamEnd,
+    SubscriptionChange,
+    Switch,
     Tick,
 )
 
@@ -106,6 +133,7 @@ class Player:
         self.now_ms = START_MS
         self._names: dict[int, str] = {}
         self._connections = 0
+        self._held: set[tuple[str, str]] = set()
 
     def play(self, command: str) -> list[str]:
         """Do what the command says; return everything that was said then."""
@@ -181,6 +209,21 @@ class Player:
             self._tick()
             self._settle()
 
+    def _do_scale(self, words: list[str], command: str) -> None:
+        arguments: dict[str, Any] = {}
+        for word in words:
+            key, _, value = word.partition("=")
+            arguments[key] = int(value) if value.isdigit() else value
+        answer = self.assembly.request(Request("scale", json.dumps(arguments).encode()))
+        assert isinstance(answer, Answer), "the coordinator does not answer"
+        assert not answer.error, answer.error
+
+    def _do_hold(self, words: list[str], command: str) -> None:
+        self._held.add((words[0], words[1]))
+
+    def _do_release(self, words: list[str], command: str) -> None:
+        self._held.remove((words[0], words[1]))
+
     def _request(self, name: str) -> int:
         self.clients[name].request += 1
         return self.clients[name].request
@@ -197,21 +240,22 @@ class Player:
 
     def _settle(self) -> None:
         assembly = self.assembly
-        while assembly.lanes or assembly.touched:
-            while assembly.lanes:
-                sender, receiver = next(iter(assembly.lanes))
-                queue = assembly.lanes[sender, receiver]
-                message = decode_message(encode_message(queue.popleft()))
-                if not queue:
-                    del assembly.lanes[sender, receiver]
+        while True:
+            while (lane := self._oldest()) is not None:
+                sender, receiver = lane
+                message = decode_message(encode_message(assembly.take(sender, receiver)))
                 if not isinstance(message, Heartbeat):
                     self.lines.append(f"{short(sender)} -> {short(receiver)}  {self._show(message)}")
                 assembly.feed(receiver, Received(sender, message))
-            touched = sorted(assembly.touched)
-            assembly.touched.clear()
-            for peer in touched:
-                assembly.feed(peer, Drained())
-                assembly.touched.discard(peer)
+                assembly.see_flushed(sender)
+            if not assembly.touched:
+                return
+            for peer in sorted(assembly.touched):
+                assembly.drain(peer)
+
+    def _oldest(self) -> tuple[Peer, Peer] | None:
+        held = self._held
+        return next((lane for lane in self.assembly.lanes if (short(lane[0]), short(lane[1])) not in held), None)
 
     def _client_output(self, peer: Peer, connection: int, data: bytes | None) -> None:
         name = self._names[connection]
@@ -230,11 +274,11 @@ class Player:
         last = run.first_sequence + run.count - 1
         return f"{run.publisher}/{run.instance} {run.first_sequence}..{last} of {self._client(run.client)}"
 
-    def _changes(self, message: ChangeSubscriptions | ApplyChanges) -> str:
+    def _changes(self, changes: list[SubscriptionChange]) -> str:
         return ", ".join(
             f"{one.change}: {self._client(one.subscription >> 20)}.{one.subscription & 0xFFFFF} "
             f"{'removed' if one.normal_form is None else 'set'}"
-            for one in message.changes
+            for one in changes
         )
 
     def _hits(self, message: Result) -> list[str]:
@@ -266,6 +310,27 @@ class Player:
                 at += match
         return rows
 
+    def _moving(self, message: Message) -> list[str]:
+        match message:
+            case GroupCopy(_, entries):
+                return [self._changes(entries)]
+            case GroupsTaken(_, entries):
+                return [f"{entries} entries"]
+            case GroupsEnd(_, groups, counts, _):
+                shown = zip(struct.unpack(f"<{len(groups) // 2}H", groups), unpack("I", counts), strict=True)
+                return [f"group {group}: {count} entries" for group, count in shown]
+            case Ready(_, entries, size):
+                return [f"{entries} entries, {size} bytes have come"]
+            case Switch(_, ends):
+                return [f"ep{slot} ends before {sequence}" for slot, sequence in ends]
+            case StreamEnd(_, access_point, sequence):
+                return [f"of ap{access_point} ends before {sequence}"]
+            case PublisherStates(_, states, last):
+                shown_states = [f"{one.publisher}/{one.instance} {one.released}, {one.pending} runs" for one in states]
+                return [*shown_states, *(["that was all"] if last else [])]
+            case _:
+                return []
+
     def _show(self, message: Message) -> str:
         name = type(message).__name__
         rows: list[str]
@@ -289,18 +354,41 @@ class Player:
                     f"{self._client(client)} up to {upto}" + "".join(f", {one[0]} rejected" for one in rejected)
                     for client, upto, rejected in message.acknowledgements
                 ]
-            case ChangeSubscriptions() | ApplyChanges():
-                rows = [self._changes(message)]
+            case ChangeSubscriptions(changes) | ApplyChanges(_, _, changes):
+                rows = [self._changes(changes)]
             case Applied(_, changes) | Changed(changes):
                 rows = [str(changes)]
             case SessionOpened(client_id, client, _) | SessionClosed(client_id, client):
                 rows = [f"{client_id} = {self._client(client)}"]
             case SessionTaken(client, _):
                 rows = [self._client(client)]
-            case Install() | Installed() | Serve():
-                rows = [f"epoch {message.epoch}"]
-            case Join():
+            case Join() | Left() | Emptied():
                 rows = []
+            case GroupCopy() | GroupsTaken() | GroupsEnd() | Ready() | Switch() | StreamEnd() | PublisherStates():
+                rows = [f"epoch {message.epoch}", *self._moving(message)]
+            case PublisherSettled():
+                rows = [f"{message.publisher}/{message.instance} {message.runs} runs, up to {message.upto}"]
+            case Gone(member):
+                rows = [short(member.peer)]
+            case MoveClients(addresses):
+                rows = [f"to {addresses}"]
+            case (
+                Install()
+                | Installed()
+                | Serve()
+                | Prepare()
+                | Prepared()
+                | Begin()
+                | Mark()
+                | Commit()
+                | EpochEnd()
+                | EpochEnded()
+                | Ended()
+                | Retire()
+                | Abort()
+                | Settled()
+            ):
+                rows = [f"epoch {message.epoch}"]
             case _:
                 raise AssertionError(f"no way to show {name}")
         return f"{name}  {'; '.join(rows)}".rstrip()

@@ -31,10 +31,12 @@ from cluster.messages import (
     Tick,
     client_key,
 )
+from tests.unit.views import view
 
 PUBLISHER = client_key(0, 77)
 OTHER_SESSION = client_key(1, 5)
 Found = dict[int, dict[int, list[int]]]
+VIEW = view(connection_points=range(3), access_points=range(4), matchers=range(6))
 
 
 def u32(*numbers: int) -> bytes:
@@ -83,6 +85,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.machine = ExitPoint(0, 1, Config())
+        self.feed(Received(COORDINATOR_PEER, VIEW.install()))
         self.sent: list[tuple[Peer, Message]] = []
 
     def feed(self, event: Any) -> None:
