@@ -251,11 +251,13 @@ class AccessPoint:
         self._out.append(Broadcast(self._matchers_of_both(), Mark(epoch)))
 
     def _commit(self, epoch: int) -> None:
-        if self._next is not None and self._next.epoch == epoch and not self._switched:
-            if not self._awaited:
+        if self._next is not None and self._next.epoch == epoch:
+            if self._switched:
+                self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))  # told before
+            elif not self._awaited:
                 self._switch()
         elif self._view is not None and self._view.epoch == epoch:
-            self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))  # long ago
+            self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))  # and retired
 
     def _switch_of(self, connection_point: Peer, epoch: int) -> None:
         if self._next is None or self._next.epoch != epoch or self._switched:

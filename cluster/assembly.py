@@ -29,6 +29,7 @@ from cluster.messages import (
     Flushed,
     Instruction,
     Join,
+    LaneDown,
     LaneUp,
     Message,
     Peer,
@@ -75,6 +76,8 @@ class Assembly:
     serving:      the connection points that let clients in.
     touched:      who was handed something, or asks for another turn, since it was last drained.
     incarnations: of the roles there are.
+    starter, stopper: what Spawn and Stop do; instruct: which of a machine's instructions are followed. Whoever drives
+                      this may put something slower, or less dependable, in their place.
     """
 
     def __init__(self, config: Config, client_output: ClientOutput) -> None:
@@ -89,6 +92,10 @@ class Assembly:
         self.touched: set[Peer] = set()
         self._again: set[Peer] = set()
         self._flushing: set[Peer] = set()
+        self._crashed: set[Peer] = set()
+        self.starter: Callable[[Peer, int], None] = self.spawn
+        self.stopper: Callable[[Peer, int], None] = self.stop
+        self.instruct: Callable[[Peer, list[Instruction]], list[Instruction]] = lambda _, instructions: instructions
         self._perform_all(COORDINATOR_PEER, self.coordinator.start())
 
     def feed(self, peer: Peer, event: Event) -> None:
@@ -138,6 +145,7 @@ class Assembly:
         join = Join(incarnation, "in-process", 0, door, 0)
         self.roles[peer] = Role(peer, join, machine, self._config)
         self.incarnations[peer] = incarnation
+        self._crashed.discard(peer)
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))
 
@@ -151,8 +159,21 @@ class Assembly:
         for lane in [lane for lane in self.lanes if peer in lane]:
             del self.lanes[lane]
 
+    def restart_coordinator(self) -> None:
+        """The coordinator's process dies and comes again with what is on its disk; what was on its lanes is lost."""
+        for lane in [lane for lane in self.lanes if COORDINATOR_PEER in lane]:
+            del self.lanes[lane]
+        self.touched.discard(COORDINATOR_PEER)
+        for peer in list(self.roles):
+            self.feed(peer, LaneDown(COORDINATOR_PEER))
+        self.coordinator = Coordinator(self._config, *self.disk.read())
+        self._perform_all(COORDINATOR_PEER, self.coordinator.start())
+        for peer in list(self.roles):
+            self.feed(COORDINATOR_PEER, LaneUp(peer))
+            self.feed(peer, LaneUp(COORDINATOR_PEER))
+
     def _perform_all(self, peer: Peer, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
+        for instruction in self.instruct(peer, instructions):
             self.perform(peer, instruction)
 
     def perform(self, peer: Peer, instruction: Instruction) -> None:
@@ -168,6 +189,8 @@ class Assembly:
             case CloseClient(connection):
                 self._client_output(peer, connection, None)
             case Connect(member):
+                if member.peer in self._crashed:
+                    return
                 self.feed(member.peer, LaneUp(peer))
                 self.feed(peer, LaneUp(member.peer))
             case Disconnect(member):
@@ -180,26 +203,36 @@ class Assembly:
                 self._flushing.add(peer)
                 self.see_flushed(peer)
             case Spawn(spawned, incarnation):
-                self.spawn(spawned, incarnation)
+                self.starter(spawned, incarnation)
             case Stop(stopped, incarnation):
-                self.stop(stopped, incarnation)
+                self.stopper(stopped, incarnation)
             case Persist():
                 self.disk.write(instruction)
             case _:
                 pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
 
-    def request(self, message: StatusRequest | Request) -> Status | Answer:
-        """Ask the coordinator as an operator does."""
+    def request(self, message: StatusRequest | Request) -> Status | Answer | None:
+        """Ask the coordinator as an operator does; None if it died before it could answer."""
         operator = Peer(OPERATOR, 0)
         self.feed(COORDINATOR_PEER, Received(operator, message))
+        if (COORDINATOR_PEER, operator) not in self.lanes:
+            return None
         answer = self.take(COORDINATOR_PEER, operator)
         assert isinstance(answer, Status | Answer), f"{type(answer).__name__} to an operator"
         return answer
 
     def _put(self, sender: Peer, receiver: Peer, message: Message) -> None:
+        if receiver in self._crashed:
+            return
         known = receiver.layer in (COORDINATOR, OPERATOR) or receiver in self.roles
         assert known, f"{sender} has no lane to {receiver}"
         self.lanes.setdefault((sender, receiver), deque()).append(message)
+
+    def crash(self, peer: Peer) -> None:
+        """A role's process dies: what is sent to it from now on is never taken, and its lane to the coordinator ends."""
+        self.stop(peer, self.incarnations[peer])
+        self._crashed.add(peer)
+        self.feed(COORDINATOR_PEER, LaneDown(peer))
 
     def _disconnect(self, peer: Peer, other: Peer, incarnation: int) -> None:
         if self.incarnations.get(other, incarnation) == incarnation:

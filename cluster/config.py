@@ -143,6 +143,8 @@ class Transitions(Settings, frozen=True):
     strategy:           waves: some key groups at a time; all_at_once; stop_swap: the aligned protocol of the
                         E-SilboPS paper, which parks subscriptions and publications, for comparison.
     wave_groups, wave_bytes: what one wave moves at most: key groups (of 4096), and bytes of their filters.
+    slow_switch_ms:     a wave that takes longer from its decision until its markers, which travel behind the data, are
+                        through halves the next one: queues are long.
     start_timeout_ms:   until a process that is started has joined, code compiled if need be.
     prepare_timeout_ms: from the beginning of a view change to its decision; then it is aborted.
     move_clients_ms:    clients of a connection point that is to leave have so long to move; then they are disconnected.
@@ -151,6 +153,7 @@ class Transitions(Settings, frozen=True):
     strategy: Literal["waves", "all_at_once", "stop_swap"] = "waves"
     wave_groups: Annotated[int, Meta(ge=1, le=4096)] = 64
     wave_bytes: Positive = 8 << 20
+    slow_switch_ms: Positive = 100
     start_timeout_ms: Positive = 120_000
     prepare_timeout_ms: Positive = 30_000
     move_clients_ms: Positive = 30_000

@@ -72,6 +72,7 @@ from cluster.messages import (
     Flush,
     Install,
     Instruction,
+    LaneUp,
     Message,
     MoveClients,
     PauseClient,
@@ -249,8 +250,10 @@ class ConnectionPoint:
                 self._full(number, True)
             case ClientFree(number):
                 self._full(number, False)
+            case LaneUp(peer) if peer == COORDINATOR_PEER:
+                self._report_sessions()
             case _:
-                pass  # LaneUp, LaneDown: lanes keep what is sent
+                pass  # other LaneUp, LaneDown: lanes keep what is sent
         out, self._out = self._out, []
         return out
 
@@ -515,6 +518,12 @@ class ConnectionPoint:
             ),
         )
         self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, key, hello.instance)))
+
+    def _report_sessions(self) -> None:
+        """The coordinator may be a new one, which knows of none."""
+        for session in self._sessions.values():
+            opened = SessionOpened(session.client_id, session.key, session.instance)
+            self._out.append(Send(COORDINATOR_PEER, opened))
 
     def _take_over(self, older: Session, *, same_instance: bool) -> None:
         connection = self._connections[older.connection]

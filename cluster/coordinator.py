@@ -76,9 +76,6 @@ from cluster.wish import PLURALS, Slots, WishError, next_view, slots_of, wanted_
 
 STRATEGIES = ("waves", "all_at_once", "stop_swap")
 HISTORY = 100
-SLOW_SWITCH_MS = 100
-"""The markers of a view change travel behind the data, so that a long switch means long queues: the next wave is
-smaller then."""
 SMALLEST_WAVE = 8
 
 
@@ -96,7 +93,8 @@ class State(Enum):
 class Report:
     """What is known of a role's process. join: None until it has; heard_ms: its last message, or when it was asked for.
 
-    emptied: it is a connection point that was asked to let its clients move, and the last has gone.
+    moving, emptied: it is a connection point that was asked to let its clients move, and the last has gone.
+    left: it owes nothing any more, and can be stopped.
     """
 
     incarnation: int
@@ -106,6 +104,7 @@ class Report:
     installed: bool = False
     moving: bool = False
     emptied: bool = False
+    left: bool = False
     counters: dict[str, int] = field(default_factory=dict)
 
     def member(self, peer: Peer) -> Member:
@@ -275,9 +274,8 @@ class Coordinator:
                 report.emptied = report.moving
                 self._go_on()
             case Left():
-                self._memory.leaving = [member for member in self._memory.leaving if member.peer != peer]
-                self._remember()
-                self._dismiss(peer)
+                report.left = True
+                self._see_off()
                 self._go_on()
             case Failed():
                 reason = None if self._transition is None else self._transition.failed(peer, message)
@@ -285,6 +283,17 @@ class Coordinator:
                     self._give_up(reason)
             case _:
                 self._answered(peer, message)
+
+    def _see_off(self) -> None:
+        """End the processes that have left; during a view change somebody may still have something for them."""
+        if self._transition is not None:
+            return
+        gone = [member for member in self._memory.leaving if self._reports[member.peer].left]
+        if gone:
+            self._memory.leaving = [member for member in self._memory.leaving if member not in gone]
+            self._remember()
+        for member in gone:
+            self._dismiss(member.peer)
 
     def _serve_if_installed(self) -> None:
         if all(one.installed for one in self._reports.values()):
@@ -559,8 +568,9 @@ class Coordinator:
         if transition.before is not transition.after:
             self._account(transition, committed)
         self._forget_stopped()
+        self._see_off()
         switch_ms = transition.phases.get(Phase.SWITCHING.value, 0)
-        if switch_ms > SLOW_SWITCH_MS:
+        if switch_ms > self._settings.slow_switch_ms:
             self._wave = max(self._wave // 2, SMALLEST_WAVE)
         else:
             self._wave = min(2 * self._wave, self._settings.wave_groups)

@@ -162,6 +162,7 @@ class ExitPoint:
                 self._retire(epoch)
             case Abort(epoch):
                 self._next = self._handover = None
+                self._forget_streams()
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
@@ -426,12 +427,17 @@ class ExitPoint:
         if self._next is not None and self._next.epoch == epoch:
             self._view = self._next
             self._next = self._handover = None
-            for key in [key for key in self._streams if key[0] != epoch]:
-                assert not self._streams[key].shares, f"{self._peer} retires {key}, not all of which is released"
-                del self._streams[key]
+            self._forget_streams()
         self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
         if self._view is not None and self._slot not in self._view.exit_points:
             self._out.append(Flush())
+
+    def _forget_streams(self) -> None:
+        """Only the view's own epoch is left."""
+        assert self._view is not None, "streams without a view"
+        for key in [key for key in self._streams if key[0] != self._view.epoch]:
+            assert not self._streams[key].shares, f"{self._peer} forgets {key}, not all of which is released"
+            del self._streams[key]
 
 
 @dataclass(slots=True)

@@ -100,7 +100,12 @@ class Role:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
-        out = self.machine.handle(event)
+        match event:
+            case Received(_, Gone(member)):
+                self._up.discard(member.peer)
+                return [Disconnect(member)]
+            case _:
+                out = self.machine.handle(event)
         match event:
             case LaneUp(peer):
                 self._up.add(peer)
@@ -123,9 +128,6 @@ class Role:
             case Received(_, Retire(epoch)):
                 if self._next is not None and self._next.epoch == epoch:
                     self._view = self._next
-            case Received(_, Gone(member)):
-                self._up.discard(member.peer)
-                return [*out, Disconnect(member)]
             case Flushed():
                 return [*out, Send(COORDINATOR_PEER, Left())]
             case Tick(now_ms) if self._joined:

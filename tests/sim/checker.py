@@ -8,8 +8,8 @@ another filter, closed; a state is possible from the moment its request was sent
     allowed     some possible state's filter matches
     forbidden   none does
 
-Where publication and subscription went over one connection, and the publication was sent only once, their order is
-fixed, and so is the state.
+Where publication and subscription went over one connection and by one access point, and the publication was sent
+only once, their order is fixed, and so is the state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _holds(state: State, publication: Publication) -> bool:
 def possible_states(session: Session, number: int, publication: Publication, now: int) -> list[State]:
     """Return the states in which the subscription may have been when the publication was matched, as known now."""
     history = session.histories[number]
-    if publication.session is session:
+    if publication.session is session and not session.rebound:
         return [[state for state in history if state.sent < publication.sent][-1]]
     end = publication.acknowledged if publication.acknowledged != NEVER else now
     states = []

@@ -76,6 +76,7 @@ class Session:
     """A login, from Welcome to the end of its connection as the client sees it.
 
     histories: by subscription number, its states in the order of the requests, the first one "not yet opened".
+    rebound:   its traffic has changed its access point, so that the order of its requests is not fixed throughout.
     policies:  by subscription number. dropped: notifications told as dropped; dropped_counts: by subscription.
     """
 
@@ -88,6 +89,7 @@ class Session:
     dropped: int = 0
     dropped_counts: dict[int, int] = field(default_factory=dict)
     ended: int = NEVER
+    rebound: bool = False
 
     def name(self) -> str:
         """For traces."""
@@ -117,6 +119,7 @@ class Client:
         self.write: Callable[[bytes], None] | None = None
         self.state = "off"  # off, greeting, open, leaving, ended
         self.eager = True
+        self.asked_to_move = False
         self.connection_point = 0
         self.session: Session | None = None
         self.sessions: list[Session] = []
@@ -143,6 +146,7 @@ class Client:
         """A wire stands."""
         assert self.state == "off", self.state
         self.state = "greeting"
+        self.asked_to_move = False
         self.connection_point = connection_point
         self.write = write
         self._reader = FrameReader(1 << 26)
@@ -295,6 +299,9 @@ class Client:
                 self._answered(request, code)
             case frames.Dropped(_, notifications, counts):
                 self._dropped(notifications, counts)
+            case frames.Move(addresses):
+                self._note(f"{self.name} is asked to move to {addresses}")
+                self.asked_to_move = True
             case frames.Ping():
                 if self.state == "open":
                     self._send(frames.Pong())

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from cluster.config import ClientLimits, Config, Flow, Layers, Timing
+from cluster.config import ClientLimits, Config, Flow, Layers, Timing, Transitions
 
 WORDS = ("Pza. de Espana", "Pza. del Carmen", "Retiro", "Farolillo")
 
@@ -32,13 +32,17 @@ BROKEN_FILTERS = ("a >", "a > 3 and", "b between 5 and 2", "(a == 1", "{", "no s
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of one run; actions: how many things clients and the network do before everything is healed."""
+    """The numbers of one run; actions: how many things clients and the network do before everything is healed.
+
+    trouble: how often something breaks. scaling: how often another view is wished for, 0 for never.
+    """
 
     config: Config
     clients: int
     actions: int
     act_weight: float
     trouble: float
+    scaling: float
     receive_windows: tuple[int, ...]
 
 
@@ -65,7 +69,14 @@ def draw_plan(rng: random.Random) -> Plan:
             stall_ms=rng.choice((1_000, 30_000)),
             batch_publications=rng.choice((3, 1024)),
         ),
-        timing=Timing(client_heartbeat_ms=rng.choice((1_000, 10_000))),
+        timing=Timing(client_heartbeat_ms=rng.choice((1_000, 10_000)), role_lost_ms=rng.choice((600, 1_500, 10_000))),
+        transitions=Transitions(
+            wave_groups=rng.choice((500, 1_000, 4_096)),
+            slow_switch_ms=rng.choice((300, 60_000)),
+            start_timeout_ms=rng.choice((300, 5_000)),
+            prepare_timeout_ms=rng.choice((300, 3_000, 30_000)),
+            move_clients_ms=rng.choice((200, 2_000)),
+        ),
     )
     return Plan(
         config,
@@ -73,6 +84,7 @@ def draw_plan(rng: random.Random) -> Plan:
         actions=rng.randint(40, 140),
         act_weight=rng.choice((0.05, 0.3, 2.0)),
         trouble=rng.choice((0.0, 0.3, 1.0)),
+        scaling=rng.choice((0.0, 0.3, 1.0, 1.0)),
         receive_windows=rng.choice(((1,), (4, 16), (1024,), (1, 4, 1024))),
     )
 

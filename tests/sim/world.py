@@ -26,10 +26,12 @@ from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
 from cluster.connection_point import ConnectionPoint
 from cluster.messages import (
+    CONNECTION_POINT,
     COORDINATOR_PEER,
     ClientBytes,
     ClientClosed,
     ClientConnected,
+    Commit,
     Deliver,
     Heartbeat,
     Peer,
@@ -39,6 +41,7 @@ from cluster.messages import (
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
 from tests.sim.plan import BROKEN_FILTERS, FILTERS, draw_attributes, draw_broken, draw_plan
+from tests.sim.scaling import Scaling
 from tests.sim.trace import Trace
 
 TICK_MS = 50
@@ -87,7 +90,10 @@ class World:
         self.longest_ending = 0  # steps that healing or leaving took
         self._stopped: set[Lane] = set()
         self._speeds: dict[Lane, float] = {}
+        self.healing = False
+        self._afterwards: list[Move] = []
         self.assembly = Assembly(self.plan.config, self._client_output)
+        self.scaling = Scaling(self)
         layers = self.plan.config.layers
         self.note(
             f"seed {seed}: {layers.connection_points} connection points, {layers.access_points} access points, "
@@ -121,6 +127,7 @@ class World:
 
     def _heal(self) -> None:
         self.note("everything is healed")
+        self.healing = True
         self._stopped.clear()
         self._speeds.clear()
         for client in self.clients:
@@ -131,7 +138,7 @@ class World:
 
     def _content(self) -> bool:
         """See to it that every client is connected and reports what it consumed; tell whether all are idle."""
-        content = True
+        content = self.scaling.at_rest
         for client in self.clients:
             if client.state == "ended":
                 continue
@@ -139,6 +146,8 @@ class World:
                 self._connect(client)
             client.consume()
             content = content and client.idle
+            if client.asked_to_move and client.idle:
+                client.leave()
         return content
 
     def _settle(self, what: str, reached: Callable[[], bool]) -> None:
@@ -167,6 +176,9 @@ class World:
             if lane not in self._stopped:
                 moves.append(lambda lane=lane: self._deliver(lane))  # type: ignore[misc]
                 weights.append(self._speed(lane))
+        for place in range(len(self.scaling.starting)):
+            moves.append(lambda place=place: self.scaling.started(place))  # type: ignore[misc]
+            weights.append(0.2)
         for peer in sorted(self.assembly.touched):
             moves.append(lambda peer=peer: self._drain(peer))  # type: ignore[misc]
             weights.append(0.3)
@@ -180,7 +192,14 @@ class World:
         if not moves:
             return False
         self.rng.choices(moves, weights)[0]()
+        afterwards, self._afterwards = self._afterwards, []
+        for move in afterwards:
+            move()
         return True
+
+    def after_this(self, move: Move) -> None:
+        """Have something done when what happens at the moment has happened."""
+        self._afterwards.append(move)
 
     def _speed(self, lane: Lane) -> float:
         speed = self._speeds.get(lane)
@@ -193,10 +212,7 @@ class World:
 
     def _deliver(self, lane: Lane) -> None:
         sender, receiver = lane
-        queue = self.assembly.lanes[lane]
-        message = queue.popleft()
-        if not queue:
-            del self.assembly.lanes[lane]
+        message = self.assembly.take(sender, receiver)
         body = encode_message(message)
         again = decode_message(body)
         require(again == message, f"{message} changes in its encoding")
@@ -204,7 +220,29 @@ class World:
         self.note(f"{sender} -> {receiver}  {type(message).__name__}{shown}")
         if isinstance(again, Deliver):
             self._remember(receiver.slot, again)
-        self.assembly.feed(receiver, Received(sender, again))
+        if isinstance(again, Commit) and receiver.layer == CONNECTION_POINT:
+            self._commit(receiver, Received(sender, again))
+        else:
+            self.assembly.feed(receiver, Received(sender, again))
+        self.assembly.see_flushed(sender)
+
+    def _commit(self, peer: Peer, event: Received) -> None:
+        """Let a connection point serve the next view; note which sessions' access points it changes."""
+        machine = self._machine(peer.slot)
+        before = {number: session.access_point for number, session in machine._sessions.items()}
+        self.assembly.feed(peer, event)
+        changed = {number for number, session in machine._sessions.items() if session.access_point != before[number]}
+        for client in self.clients:
+            session = client.session
+            if session is not None and session.connection_point == peer.slot and session.number in changed:
+                session.rebound = True
+
+    def role_stopped(self, peer: Peer) -> None:
+        """A role is no more, and neither are its ends of wires."""
+        for wire in self.wires.values():
+            if wire.peer == peer:
+                wire.shut = True
+                wire.up.clear()
 
     def _remember(self, slot: int, deliver: Deliver) -> None:
         ends = columns.starts(columns.u32(deliver.lengths)).tolist()
@@ -245,9 +283,10 @@ class World:
             wire.down += data
 
     def _connect(self, client: Client) -> None:
-        peer = self.rng.choice(self.assembly.connection_points())
-        if peer not in self.assembly.serving:
+        serving = [peer for peer in self.assembly.connection_points() if peer in self.assembly.serving]
+        if not serving:
             return
+        peer = self.rng.choice(serving)
         wire = Wire(self._next_wire, peer, client)
         self._next_wire += 1
         if self.rng.random() < 0.2 * self.plan.trouble:
@@ -342,12 +381,14 @@ class World:
         present = []
         for client in self.clients:
             session = client.session
-            if session is not None and session.number in self._machine(session.connection_point)._sessions:
+            if session is None or Peer(CONNECTION_POINT, session.connection_point) not in self.assembly.roles:
+                continue
+            if session.number in self._machine(session.connection_point)._sessions:
                 present.append(session)
         return present
 
     def _machine(self, slot: int) -> ConnectionPoint:
-        machine = self.assembly.roles[self.assembly.connection_points()[slot]].machine
+        machine = self.assembly.roles[Peer(CONNECTION_POINT, slot)].machine
         assert isinstance(machine, ConnectionPoint), "not a connection point"
         return machine
 
@@ -355,6 +396,9 @@ class World:
 
     def _act(self) -> None:
         rng, trouble = self.rng, self.plan.trouble
+        if rng.random() < 0.15 * self.plan.scaling:
+            self._reshape()
+            return
         client = rng.choice(self.clients)
         if client.state == "ended":
             return
@@ -371,6 +415,8 @@ class World:
                 (0.5 * trouble, self._change_pace),
                 (0.4 * trouble, lambda client: client.leave()),
             ]
+            if client.asked_to_move:
+                actions.append((6, lambda client: client.leave()))
         else:
             actions = []
         actions += [
@@ -380,6 +426,20 @@ class World:
             (1, lambda client: None),
         ]
         rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0](client)
+
+    def _reshape(self) -> None:
+        """Something happens to the cluster itself."""
+        trouble = self.plan.trouble
+        actions = [
+            (4, self.scaling.wish),
+            (0.5 * trouble, self.scaling.abort),
+            (1.0 * trouble, self.scaling.crash_coordinator),
+            (0.7 * trouble, self.scaling.crash_newcomer),
+        ]
+        self.rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
+        afterwards, self._afterwards = self._afterwards, []
+        for move in afterwards:
+            move()
 
     def _publish(self, client: Client) -> None:
         made = []
@@ -486,9 +546,12 @@ class World:
             held = self._gauge(layer, "subscriptions")
             require(held == wanted, f"the {layer}s hold {held} subscriptions, the clients {wanted}")
         self._check_books()
+        self.scaling.check_rest()
 
     def _gauge(self, layer: str, name: str) -> int:
-        return sum(role.machine.gauges()[name] for peer, role in self.assembly.roles.items() if peer.layer == layer)
+        return self.scaling.stopped.get((layer, name), 0) + sum(
+            role.machine.gauges()[name] for peer, role in self.assembly.roles.items() if peer.layer == layer
+        )
 
     def _check_books(self) -> None:
         gauge = self._gauge
@@ -496,7 +559,7 @@ class World:
         routed = gauge("access_point", "publications")
         require(accepted == routed, f"{accepted} accepted, {routed} routed")
         for peer, role in self.assembly.roles.items():
-            if peer.layer == "matcher":
+            if peer.layer == "matcher" and role.machine._view.epoch == 1:  # type: ignore[attr-defined]
                 seen = role.machine.gauges()["publications"]
                 require(seen == routed, f"{peer} has seen {seen} of {routed}")
         released, doubles = gauge("exit_point", "released"), gauge("exit_point", "duplicates")

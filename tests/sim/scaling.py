@@ -1,0 +1,225 @@
+"""What happens to the cluster itself in a run: wishes, slow and failing starts, crashes of the coordinator and of
+newcomers; and what must hold of it afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cluster.access_point import AccessPoint
+from cluster.assignment import fewest_moves
+from cluster.coordinator import State
+from cluster.exit_point import ExitPoint
+from cluster.matcher import Matcher
+from cluster.messages import (
+    COORDINATOR_PEER,
+    DATA_LAYERS,
+    Answer,
+    Instruction,
+    Peer,
+    Request,
+    SpawnFailed,
+)
+from cluster.view import View, key_group
+from cluster.wish import PLURALS
+from tests.sim.client import require
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+COUNTERS_OF_THE_STOPPED = frozenset(
+    {
+        "accepted",
+        "publications",
+        "released",
+        "duplicates",
+        "matched",
+        "unmatched",
+        "rejected",
+        "notifications",
+        "dropped",
+    }
+)
+
+
+class Scaling:
+    """The part of a world that has to do with views. stopped: sums of counters of roles that are no more, by layer."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng
+        self.starting: list[tuple[Peer, int]] = []
+        self.stopped: dict[tuple[str, str], int] = {}
+        self.wishes = 0
+        self.restarts = 0
+        self.troubled = False  # an operation did not simply go from rest to its end
+        self._crash_armed = False
+        world.assembly.starter = self._start
+        world.assembly.stopper = self._stop
+        world.assembly.instruct = self._instruct
+
+    # Processes ---------------------------------------------------------------------------------------------------
+
+    def _start(self, peer: Peer, incarnation: int) -> None:
+        self._world.note(f"{peer} is to be started as {incarnation}")
+        self.starting.append((peer, incarnation))
+
+    def started(self, place: int) -> None:
+        """A process is up, or will not be."""
+        peer, incarnation = self.starting.pop(place)
+        if self._rng.random() < 0.15 * self._world.plan.trouble and not self._world.healing:
+            self._world.note(f"{peer} could not be started")
+            self._world.assembly.feed(COORDINATOR_PEER, SpawnFailed(peer, incarnation, "no room"))
+            return
+        self._world.note(f"{peer} is up as {incarnation}")
+        self._world.assembly.spawn(peer, incarnation)
+
+    def _stop(self, peer: Peer, incarnation: int) -> None:
+        self.starting = [one for one in self.starting if one != (peer, incarnation)]
+        assembly = self._world.assembly
+        if assembly.incarnations.get(peer) != incarnation:
+            return
+        self._world.note(f"{peer} is stopped")
+        self._count(peer)
+        assembly.stop(peer, incarnation)
+        self._world.role_stopped(peer)
+
+    def _count(self, peer: Peer) -> None:
+        for name, value in self._world.assembly.roles[peer].machine.gauges().items():
+            if name in COUNTERS_OF_THE_STOPPED:
+                self.stopped[peer.layer, name] = self.stopped.get((peer.layer, name), 0) + value
+
+    # What is done to it ------------------------------------------------------------------------------------------
+
+    def wish(self) -> None:
+        """Ask for another size of one or more layers, or for a slice to be replaced."""
+        rng = self._rng
+        arguments: dict[str, object] = {"strategy": rng.choice(("waves", "waves", "all_at_once"))}
+        view = self._world.assembly.coordinator._view
+        if rng.random() < 0.2 and view is not None:
+            layer = rng.choice(DATA_LAYERS)
+            arguments["replace"] = [[layer, rng.choice(view.slots(layer))]]
+        else:
+            layers = rng.sample(sorted(PLURALS), rng.choice((1, 1, 1, 2, 3)))
+            arguments |= {layer: rng.randint(1, 3) for layer in layers}
+        self._request("scale", arguments)
+
+    def abort(self) -> None:
+        """Have what is under way given up."""
+        self._request("abort", {})
+
+    def _request(self, command: str, arguments: dict[str, object]) -> None:
+        assembly = self._world.assembly
+        before = assembly.coordinator._operation
+        if before is not None and before.state == "running":
+            self.troubled = True
+        self._world.note(f"wish: {command} {arguments}")
+        answer = assembly.request(Request(command, msgspec.json.encode(arguments)))
+        if answer is None:
+            self._world.note("no answer")
+            return
+        assert isinstance(answer, Answer), "a wish is answered otherwise"
+        if answer.error:
+            self._world.note(f"refused: {answer.error}")
+        elif command == "scale":
+            self.wishes += 1
+
+    def crash_coordinator(self) -> None:
+        """Its process dies, now or in the middle of what it does next, and comes again."""
+        if self._world.assembly.coordinator.state is not State.SERVING:
+            return
+        self.troubled = True
+        if self._rng.random() < 0.5:
+            self._crash_armed = True
+        else:
+            self._restart()
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._world.note("the coordinator is started anew")
+        self.starting = []
+        self._world.assembly.restart_coordinator()
+
+    def _instruct(self, peer: Peer, instructions: list[Instruction]) -> list[Instruction]:
+        """Let an armed crash cut off what the coordinator was about to do."""
+        if peer != COORDINATOR_PEER or not self._crash_armed or len(instructions) < 2:
+            return instructions
+        self._crash_armed = False
+        kept = self._rng.randint(0, len(instructions) - 1)
+        self._world.note(f"the coordinator dies after {kept} of {len(instructions)} instructions")
+        self._world.after_this(self._restart)
+        return instructions[:kept]
+
+    def crash_newcomer(self) -> None:
+        """A process that is in no view yet dies."""
+        assembly = self._world.assembly
+        view = assembly.coordinator._view
+        leaving = {member.peer for member in assembly.coordinator._memory.leaving}
+        if view is None or assembly.coordinator.state is not State.SERVING:
+            return
+        newcomers = [peer for peer in sorted(assembly.roles) if view.member(peer) is None and peer not in leaving]
+        transition = assembly.coordinator._transition
+        if not newcomers or (transition is not None and transition.decided):
+            return
+        peer = self._rng.choice(newcomers)
+        self.troubled = True
+        self._world.note(f"{peer} dies")
+        self._count(peer)
+        assembly.crash(peer)
+        self._world.role_stopped(peer)
+
+    # What must hold ----------------------------------------------------------------------------------------------
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the cluster is what it is wanted to be."""
+        coordinator = self._world.assembly.coordinator
+        operation = coordinator._operation
+        return (
+            coordinator.state is State.SERVING
+            and coordinator._transition is None
+            and not coordinator._memory.leaving
+            and not self.starting
+            and (operation is None or operation.state != "running")
+        )
+
+    def check_rest(self) -> None:
+        """Every role serves the one view, and every subscription is where it belongs and nowhere else."""
+        assembly = self._world.assembly
+        coordinator = assembly.coordinator
+        view = coordinator._view
+        assert view is not None, "at rest without a view"
+        members = {member.peer: member.incarnation for member in view.members}
+        require(members == assembly.incarnations, f"the view has {members}, there are {assembly.incarnations}")
+        require(fewest_moves(view.owners, view.matchers) == 0, "the groups are not spread evenly")
+        for peer, role in assembly.roles.items():
+            machine = role.machine
+            own = machine._view  # type: ignore[attr-defined]
+            require(isinstance(own, View) and own == view, f"{peer} serves another view")
+            if isinstance(machine, Matcher):
+                self._check_matcher(peer, machine, view)
+            elif isinstance(machine, AccessPoint):
+                require(machine._next is None and not machine._unanswered, f"{peer} keeps something of a view change")
+                require({epoch for epoch, _ in machine._exit_sequences} <= {view.epoch}, f"{peer} numbers old epochs")
+            elif isinstance(machine, ExitPoint):
+                require(machine._next is None and machine._handover is None, f"{peer} keeps something of a view change")
+                require({epoch for epoch, _ in machine._streams} <= {view.epoch}, f"{peer} keeps old streams")
+        self._check_history()
+
+    def _check_matcher(self, peer: Peer, machine: Matcher, view: View) -> None:
+        require(machine._moving is None and not machine._removed, f"{peer} keeps something of a view change")
+        rows = [subscription for subscription, _ in machine.table.rows()]
+        require(len(machine.index) == len(rows), f"{peer}: {len(machine.index)} in the index, {len(rows)} in the table")
+        strays = [one for one in rows if view.owner_of_group(key_group(one)) != peer.slot]
+        require(not strays, f"{peer} holds {strays}, which are others'")
+
+    def _check_history(self) -> None:
+        for operation in self._world.assembly.coordinator._history:
+            require(operation.state != "running", f"operation {operation.number} never ends")
+            if operation.state == "done" and not self.troubled:
+                require(
+                    operation.groups_moved == operation.groups_minimum,
+                    f"operation {operation.number} moved {operation.groups_moved}, "
+                    f"{operation.groups_minimum} would have done",
+                )
