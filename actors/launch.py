@@ -1,18 +1,14 @@
-"""Starts a cluster on Ray and stops it; asks a running one for its status.
+"""Starts a cluster on Ray and stops it.
 
-The launcher holds no part of the cluster: actors are detached and named `layer-slot` in the namespace
-`kittiwake-NAME`. Stopping is by protocol: connection points say Bye, every role closes its ports, then the processes
-end.
-
-The run file `run.json` in the data directory (mode 0600, it holds the cluster's secret) tells other commands on
-this machine where the coordinator listens.
+The launcher holds no part of the cluster: it makes the coordinator's actor, which makes the others, all of them
+detached, in the namespace `kittiwake-NAME`. Stopping is by protocol: connection points say Bye, every role closes its
+ports, then the processes end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets
 import signal
@@ -25,35 +21,24 @@ from typing import Any
 
 import msgspec
 
-from actors.transport import Identity, LaneProtocol
-from cluster.channel import Lane
-from cluster.codec import decode_message, encode_message
+from actors.asking import RunFile, admin_of, read_status, run_path, write_run_file
+from actors.supervisor import STOP_S
+from cluster.admin import Admin
 from cluster.config import Config
-from cluster.coordinator import expected_slots
 from cluster.errors import KittiwakeError
-from cluster.messages import COORDINATOR, OPERATOR, Status, StatusRequest
+from cluster.messages import COORDINATOR
 
-STOP_S = 5.0
-STATUS_S = 5.0
+__all__ = ["Broker", "compile_matching", "launch", "read_status"]
+
 LOOPBACK = "127.0.0.1"
 
 
-class RunFile(msgspec.Struct):
-    """What other commands need to reach the cluster."""
-
-    name: str
-    pid: int
-    host: str
-    port: int
-    secret: str
-    endpoints: list[str]
-
-
 class Broker:
-    """A running cluster. endpoints: one URL per connection point."""
+    """A running cluster. endpoints: one URL per connection point, as they were when it came up. admin: scales it."""
 
-    def __init__(self, endpoints: list[str], coordinator: Any) -> None:
+    def __init__(self, endpoints: list[str], coordinator: Any, admin: Admin) -> None:
         self.endpoints = endpoints
+        self.admin = admin
         self._coordinator = coordinator
 
     async def status(self) -> dict[str, Any]:
@@ -72,10 +57,9 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
     import ray
 
     own = config.ray.address is None
-    needed = math.ceil((len(expected_slots(config)) + 1) * config.ray.cpus_per_role)
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        _init_ray(ray, config, own, needed)
+        _init_ray(ray, config, own)
         if threading.current_thread() is threading.main_thread():
             # Ray puts its own handler there, which ends the process and leaves the cluster behind.
             signal.signal(signal.SIGTERM, terminate)
@@ -85,13 +69,14 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
     try:
         if own:
             await compile_matching()
-        broker = await asyncio.wait_for(_start(ray, config, own, actors), config.ray.start_timeout_s)
+        try:
+            broker = await asyncio.wait_for(_start(ray, config, own, actors), config.ray.start_timeout_s)
+        except TimeoutError as error:
+            raise KittiwakeError(f"the cluster was not up within {config.ray.start_timeout_s} s") from error
         yield broker
-    except TimeoutError as error:
-        raise KittiwakeError(f"the cluster was not up within {config.ray.start_timeout_s} s") from error
     finally:
         await _stop(ray, actors)
-        _run_path(config).unlink(missing_ok=True)
+        run_path(config).unlink(missing_ok=True)
         await asyncio.to_thread(ray.shutdown)
 
 
@@ -121,7 +106,7 @@ def _environment() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
-def _init_ray(ray: Any, config: Config, own: bool, needed: int) -> None:
+def _init_ray(ray: Any, config: Config, own: bool) -> None:
     options: dict[str, Any] = {
         "namespace": f"kittiwake-{config.name}",
         "logging_level": "warning",
@@ -132,7 +117,6 @@ def _init_ray(ray: Any, config: Config, own: bool, needed: int) -> None:
         options |= {
             "address": "local",
             "include_dashboard": False,
-            "num_cpus": max(os.cpu_count() or 1, needed),
             "_node_ip_address": LOOPBACK,
             # Data takes the lanes; the object store carries nothing but control calls.
             "object_store_memory": 80 << 20,
@@ -148,71 +132,45 @@ def _init_ray(ray: Any, config: Config, own: bool, needed: int) -> None:
 
 
 async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Broker:
-    from actors.roles import CoordinatorActor, RoleActor
+    from actors.roles import CoordinatorActor, actor_options
 
     secret = secrets.token_bytes(32)
-    document = msgspec.json.encode(config)
     host = config.ray.lane_host or (LOOPBACK if own else None)
-    strategy = "SPREAD" if config.ray.placement == "spread" else "DEFAULT"
-
-    def make(kind: type, name: str) -> Any:
-        actor = (
-            ray.remote(kind)
-            .options(
-                name=name,
-                lifetime="detached",
-                num_cpus=config.ray.cpus_per_role,
-                max_restarts=0,
-                max_task_retries=0,
-                scheduling_strategy=strategy,
-                enable_task_events=False,
-            )
-            .remote()
-        )
-        actors.append(actor)
-        return actor
-
-    coordinator = make(CoordinatorActor, COORDINATOR)
-    slots = expected_slots(config)
-    roles = [make(RoleActor, f"{peer.layer}-{peer.slot}") for peer in slots]
     try:
-        address = await coordinator.start.remote(document, secret, host)
-        doors = await asyncio.gather(
-            *(
-                role.start.remote(peer.layer, peer.slot, 1, document, secret, address, host)
-                for peer, role in zip(slots, roles, strict=True)
-            )
-        )
+        coordinator = ray.remote(CoordinatorActor).options(**actor_options(COORDINATOR, config, own)).remote()
+        actors.append(coordinator)
+        address = await coordinator.start.remote(msgspec.json.encode(config), secret, host, own)
+        while (status := await coordinator.status.remote())["state"] != "serving":
+            if failures := await coordinator.failures.remote():
+                raise KittiwakeError(f"a role did not start: {failures[0]}")
+            if status["lost"]:
+                raise KittiwakeError("a role was lost while the cluster started")
+            await asyncio.sleep(0.05)
     except ray.exceptions.RayTaskError as error:
-        raise KittiwakeError(f"a role did not start: {error.cause}") from error
-    except ray.exceptions.RayError as error:
-        raise KittiwakeError(f"a role did not start: {error}") from error
-    broker = Broker([f"kittiwake://{door}" for door in doors if door], coordinator)
-    while True:
-        status = await broker.status()
-        if status["state"] == "serving":
-            break
-        if status["lost"]:
-            raise KittiwakeError("a role was lost while the cluster started")
-        await asyncio.sleep(0.05)
-    _write_run_file(config, RunFile(config.name, os.getpid(), address[0], address[1], secret.hex(), broker.endpoints))
-    return broker
+        raise KittiwakeError(f"the coordinator did not start: {error.cause}") from error
+    except (ray.exceptions.RayError, ValueError) as error:
+        raise KittiwakeError(f"the coordinator did not start: {error}") from error
+    endpoints = [f"kittiwake://{row['client_address']}" for row in status["members"] if row["client_address"]]
+    run = RunFile(config.name, os.getpid(), address[0], address[1], secret.hex(), endpoints)
+    write_run_file(config, run)
+    return Broker(endpoints, coordinator, admin_of(run))
 
 
 async def _stop(ray: Any, actors: list[Any]) -> None:
-    """Stop by protocol, coordinator first, data layers in the direction of the data; then end the processes."""
+    """Stop by protocol; then end the processes, those that nobody knows any more as well."""
     if not actors:
         return
+    (coordinator,) = actors
+    ending = _as_future(coordinator.end.remote())
     with contextlib.suppress(Exception):
-        await asyncio.wait_for(asyncio.shield(_as_future(actors[0].drain.remote())), STOP_S)
-    calls = [_as_future(actor.stop.remote()) for actor in actors]
+        await asyncio.wait([ending], timeout=3 * STOP_S)
+    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
     with contextlib.suppress(Exception):
-        await asyncio.wait(calls, timeout=STOP_S)
-    for call in calls:
-        call.add_done_callback(lambda done: done.cancelled() or done.exception())
-    for actor in actors:
-        with contextlib.suppress(Exception):
-            ray.kill(actor)
+        ray.kill(coordinator)
+    with contextlib.suppress(Exception):
+        for name in await asyncio.to_thread(ray.util.list_named_actors):
+            with contextlib.suppress(Exception):
+                ray.kill(ray.get_actor(name))
 
 
 def _as_future(reference: Any) -> asyncio.Future[Any]:
@@ -221,78 +179,3 @@ def _as_future(reference: Any) -> asyncio.Future[Any]:
 
 async def _wait(reference: Any) -> Any:
     return await reference
-
-
-def _run_path(config: Config) -> Path:
-    return config.directory / "run.json"
-
-
-def _write_run_file(config: Config, run: RunFile) -> None:
-    config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = _run_path(config)
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(run))
-    temporary.replace(path)
-
-
-async def read_status(config: Config) -> dict[str, Any]:
-    """Ask the running cluster of this configuration for its status. Raises KittiwakeError if none answers."""
-    path = _run_path(config)
-    try:
-        run = msgspec.json.decode(path.read_bytes(), type=RunFile)
-    except FileNotFoundError:
-        raise KittiwakeError(f"no cluster {config.name!r} runs here: {path} is missing") from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise KittiwakeError(f"{path} is unreadable: {error}") from error
-    try:
-        return await asyncio.wait_for(_ask(run), STATUS_S)
-    except (TimeoutError, OSError) as error:
-        why = str(error) or f"no answer within {STATUS_S:g} s"
-        raise KittiwakeError(f"the coordinator of {config.name!r} does not answer: {why}") from error
-
-
-async def _ask(run: RunFile) -> dict[str, Any]:
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[dict[str, Any]] = loop.create_future()
-    lane = Lane()
-
-    def up(protocol: LaneProtocol, other: Identity, received: int) -> None:
-        del other
-        lane.connect(received)
-        lane.send(encode_message(StatusRequest()))
-        protocol.write(lane.poll())
-
-    def frames(protocol: LaneProtocol, bodies: list[bytes]) -> None:
-        del protocol
-        for body in bodies:
-            message = lane.receive(body)
-            if message is not None and not answer.done():
-                status = decode_message(message)
-                assert isinstance(status, Status), f"{type(status).__name__} instead of a Status"
-                answer.set_result(msgspec.json.decode(status.document))
-
-    def down(protocol: LaneProtocol, reason: str) -> None:
-        del protocol
-        if not answer.done():
-            answer.set_exception(ConnectionError(reason))
-
-    own = Identity(OPERATOR, secrets.randbelow(1 << 31), 1)
-    transport, _ = await loop.create_connection(
-        lambda: LaneProtocol(
-            own,
-            bytes.fromhex(run.secret),
-            target=Identity(COORDINATOR, 0, 0),
-            received=lambda _: 0,
-            up=up,
-            frames=frames,
-            down=down,
-        ),
-        run.host,
-        run.port,
-    )
-    try:
-        return await answer
-    finally:
-        transport.abort()

@@ -1,11 +1,13 @@
 """The Ray actors: one process a slice, each a shell around its machine. Control calls only; data takes the lanes.
 
-An actor's `start` opens its ports and joins the cluster; `stop` closes them. A machine that raises ends its process
-at once, so that nothing half done answers; the coordinator notices the lane that is gone.
+The launcher makes the coordinator's, the coordinator's makes the others. A role's `start` opens its ports and joins the
+cluster; `stop` closes them. A machine that raises ends its process at once, so that nothing half done answers; the
+coordinator notices the lane that is gone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -16,14 +18,31 @@ import msgspec
 import ray
 
 from actors.shell import Shell
-from actors.start import start_role
-from actors.transport import Identity
-from cluster.config import config_from
+from actors.start import start_coordinator, start_role
+from actors.store import Store, store_path
+from actors.supervisor import RaySupervisor
+from cluster.config import Config, config_from
 from cluster.coordinator import Coordinator
-from cluster.messages import COORDINATOR, MATCHER, Peer
+from cluster.messages import MATCHER, Peer
 
 FAILED_EXIT = 70
 """The exit status of a process whose machine raised (EX_SOFTWARE)."""
+GOODBYE_S = 1.0
+"""How long connection points may take to hear that the cluster stops."""
+
+
+def actor_options(name: str, config: Config, own: bool) -> dict[str, Any]:
+    """Return how Ray is to run an actor of the cluster. own: Ray is there for this cluster alone."""
+    return {
+        "name": name,
+        "lifetime": "detached",
+        # On one machine there is nothing to place, and no number of CPUs to be an obstacle to growth.
+        "num_cpus": 0 if own else config.ray.cpus_per_role,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": "SPREAD" if config.ray.placement == "spread" else "DEFAULT",
+        "enable_task_events": False,
+    }
 
 
 def _prepare_process() -> None:
@@ -46,41 +65,57 @@ def _node_address() -> str:
     return address
 
 
-class _Actor:
-    """What the coordinator's and the roles' actors share."""
-
-    _shell: Shell | None = None  # until `start`
-
-    async def stop(self) -> None:
-        """Close every port and lane."""
-        if self._shell is not None:
-            await self._shell.stop()
-
-
-class CoordinatorActor(_Actor):
+class CoordinatorActor:
     """The coordinator's process."""
 
-    async def start(self, config: bytes, secret: bytes, host: str | None) -> tuple[str, int]:
-        """Open the lane port; return its address. `host`: None takes the node's own."""
+    async def start(self, config: bytes, secret: bytes, host: str | None, own: bool) -> tuple[str, int]:
+        """Open the lane port and have the roles started; return the port's address. `host`: None takes the node's own.
+
+        What an earlier cluster has left in the data directory is thrown away.
+        """
         _prepare_process()
         settings = config_from(msgspec.json.decode(config))
-        self._machine = Coordinator(settings)
-        self._shell = Shell(Identity(COORDINATOR, 0, 1), secret, self._machine, failed=_leave)
-        address = host or _node_address()
-        return address, await self._shell.listen(address)
+        store = Store(store_path(settings.directory), fresh=True)
+        self._machine = Coordinator(settings, *store.read())
 
-    async def drain(self) -> None:
-        """Let the connection points say goodbye to their clients."""
-        if self._shell is not None:
-            self._shell.perform(self._machine.stop())
+        def make(name: str) -> Any:
+            return ray.remote(RoleActor).options(**actor_options(name, settings, own)).remote()
+
+        def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
+            async def start(actor: Any, peer: Peer, incarnation: int) -> None:
+                await actor.start.remote(peer.layer, peer.slot, incarnation, config, secret, address, host)
+
+            return RaySupervisor(shell, store, make, start)
+
+        self._shell, address = await start_coordinator(
+            self._machine, secret, host=host or _node_address(), supervisor=supervisor, failed=_leave
+        )
+        assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
+        self._supervisor = self._shell.supervisor
+        return address
 
     async def status(self) -> dict[str, Any]:
         """Return the machine's status document."""
         return self._machine.status()
 
+    async def failures(self) -> list[str]:
+        """Return what could not be started, and why."""
+        return self._supervisor.failures
 
-class RoleActor(_Actor):
+    async def end(self) -> None:
+        """Let the connection points say goodbye to their clients; then end every process but this one."""
+        self._shell.perform(self._machine.stop())
+        deadline = asyncio.get_running_loop().time() + GOODBYE_S
+        while self._shell.held_bytes() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        await self._supervisor.close(self._machine.processes())
+        await self._shell.stop()
+
+
+class RoleActor:
     """The process of a slice of any layer."""
+
+    _shell: Shell | None = None  # until `start`
 
     async def start(
         self,
@@ -91,15 +126,15 @@ class RoleActor(_Actor):
         secret: bytes,
         coordinator: tuple[str, int],
         host: str | None,
-    ) -> str:
-        """Open the ports and join; return where clients connect, "" but for connection points."""
+    ) -> None:
+        """Open the ports and join."""
         settings = config_from(msgspec.json.decode(config))
         if layer == MATCHER:
             from cluster.matching import warm
 
-            warm()  # compiled code is loaded before the first publication waits for it
+            warm()  # compiled code is loaded before anybody waits for it
         _prepare_process()
-        self._shell, _, door = await start_role(
+        self._shell, _, _ = await start_role(
             Peer(layer, slot),
             incarnation,
             settings,
@@ -108,4 +143,8 @@ class RoleActor(_Actor):
             coordinator=coordinator,
             failed=_leave,
         )
-        return door
+
+    async def stop(self) -> None:
+        """Close every port and lane."""
+        if self._shell is not None:
+            await self._shell.stop()

@@ -28,19 +28,25 @@ from cluster.messages import (
     ClientFull,
     CloseClient,
     Connect,
+    Disconnect,
     Drained,
     Event,
+    Flush,
+    Flushed,
     Instruction,
     LaneDown,
     LaneUp,
     Member,
     PauseClient,
     Peer,
+    Persist,
     Received,
     ResumeClient,
     Send,
     SendClient,
     ServeClients,
+    Spawn,
+    Stop,
     Tick,
 )
 
@@ -67,6 +73,22 @@ class Handler(Protocol):
         ...
 
 
+class Supervisor(Protocol):
+    """Who starts and ends processes for the coordinator, and keeps its memory."""
+
+    def spawn(self, peer: Peer, incarnation: int) -> None:
+        """Begin to start a process; say SpawnFailed to the shell if that comes to nothing."""
+        ...
+
+    def stop(self, peer: Peer, incarnation: int) -> None:
+        """Begin to end a process; nothing if there is none."""
+        ...
+
+    def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
+        """Have it on disk on return. What it raises ends the shell."""
+        ...
+
+
 class Link:
     """The lane to one incarnation of a peer, and the connection that carries it now.
 
@@ -85,7 +107,8 @@ class Link:
 class Shell:
     """Drives `handler` as `own`. failed: called once with the exception of a machine that raised.
 
-    handler: None until a role knows the ports that it is to announce; what happens before it is set is not told.
+    handler:    None until a role knows the ports that it is to announce; what happens before it is set is not told.
+    supervisor: the coordinator's; roles ask for nothing that takes one.
     """
 
     def __init__(
@@ -96,16 +119,20 @@ class Shell:
         *,
         failed: Callable[[BaseException], None],
         client_address: tuple[str, int] | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._own = own
         self._secret = secret
         self.handler = handler
         self._failed = failed
         self._client_address = client_address
+        self.supervisor = supervisor
         self._loop = asyncio.get_running_loop()
         self._links: dict[Peer, Link] = {}
         self._owners: dict[LaneProtocol, Link] = {}
         self._dirty: dict[Peer, Link] = {}
+        self._gone: dict[Peer, int] = {}  # the newest incarnation that we were told to let go of
+        self._flushing = False
         self._clients: dict[int, ClientProtocol] = {}
         self.client_buffer = memoryview(bytearray(READ_BYTES))
         self._client_out: dict[int, list[bytes]] = {}
@@ -167,11 +194,11 @@ class Shell:
             return
         try:
             instructions = self.handler.handle(event)
+            if instructions:
+                self._execute(instructions)
         except Exception as error:
             self._fail(error)
             return
-        if instructions:
-            self._execute(instructions)
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -184,11 +211,10 @@ class Shell:
         if self._stopped or self.handler is None:
             return
         try:
-            instructions = self.handler.handle(Drained())
+            self._execute(self.handler.handle(Drained()))
         except Exception as error:
             self._fail(error)
             return
-        self._execute(instructions)
         self._flush()
 
     def _fail(self, error: Exception) -> None:
@@ -222,11 +248,25 @@ class Shell:
                     self._drain_soon()
                 case Connect(member):
                     self._connect(member)
+                case Disconnect(member):
+                    self._disconnect(member)
+                case Flush():
+                    self._flushing = True
+                    self._loop.call_soon(self._see_flushed)
                 case ServeClients():
                     assert self._client_server is not None, "no client port is bound"
-                    self._spawn(self._client_server.start_serving())
+                    self._run(self._client_server.start_serving())
+                case Persist(memory, entry):
+                    assert self.supervisor is not None, "only the coordinator has a memory"
+                    self.supervisor.persist(memory, entry)
+                case Spawn(peer, incarnation):
+                    assert self.supervisor is not None, "only the coordinator starts processes"
+                    self.supervisor.spawn(peer, incarnation)
+                case Stop(peer, incarnation):
+                    assert self.supervisor is not None, "only the coordinator ends processes"
+                    self.supervisor.stop(peer, incarnation)
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+    def _run(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._loop.create_task(work)
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
@@ -239,6 +279,7 @@ class Shell:
             link.lane.tick(now_ms)
             self._dirty[peer] = link
         self._flush()
+        self._see_flushed()
         if not self._stopped:
             self._ticker = self._loop.call_later(TICK_S, self._tick)
 
@@ -246,9 +287,21 @@ class Shell:
 
     def _send(self, peer: Peer, body: bytes) -> None:
         link = self._links.get(peer)
-        assert link is not None, f"{self._own.peer} has no lane to {peer}"
+        if link is None:
+            assert peer in self._gone, f"{self._own.peer} has no lane to {peer}"
+            log.debug("%s: %d bytes to %s, which is gone", self._own.peer, len(body), peer)
+            return
         link.lane.send(body)
         self._dirty[peer] = link
+
+    def held_bytes(self) -> int:
+        """Return the bytes that were sent to peers which are connected and that they have not taken yet."""
+        return sum(link.lane.held_bytes for link in self._links.values() if link.protocol is not None)
+
+    def _see_flushed(self) -> None:
+        if self._flushing and not any(link.lane.held_bytes for link in self._links.values()):
+            self._flushing = False
+            self.dispatch(Flushed())
 
     def _flush(self) -> None:
         if self._dirty:
@@ -268,18 +321,24 @@ class Shell:
         if link is not None and link.identity == identity:
             return
         if link is not None:
-            self._drop(link)
+            self._drop(link, "replaced by another incarnation")
         link = self._links[member.peer] = Link(identity, member)
-        link.dialling = self._spawn(self._dial(link))
+        link.dialling = self._run(self._dial(link))
 
-    def _drop(self, link: Link) -> None:
+    def _disconnect(self, member: Member) -> None:
+        self._gone[member.peer] = max(member.incarnation, self._gone.get(member.peer, 0))
+        link = self._links.get(member.peer)
+        if link is not None and link.identity.incarnation <= member.incarnation:
+            self._drop(link, "it is gone")
+
+    def _drop(self, link: Link, reason: str) -> None:
         self._links.pop(link.peer, None)
         self._dirty.pop(link.peer, None)
         if link.dialling is not None:
             link.dialling.cancel()
         if link.protocol is not None:
             self._owners.pop(link.protocol, None)
-            link.protocol.abort("replaced by another incarnation")
+            link.protocol.abort(reason)
 
     async def _dial(self, link: Link) -> None:
         """Open a connection for the link; on failure try again until the link is dropped."""
@@ -305,6 +364,8 @@ class Shell:
         )
 
     def _lane_received(self, other: Identity) -> int | None:
+        if other.incarnation <= self._gone.get(other.peer, 0):
+            return None
         link = self._links.get(other.peer)
         if link is None or link.identity.incarnation < other.incarnation:
             return 0
@@ -313,7 +374,7 @@ class Shell:
     def _lane_up(self, protocol: LaneProtocol, other: Identity, peer_received: int) -> None:
         link = self._links.get(other.peer)
         if link is not None and link.identity != other:
-            self._drop(link)
+            self._drop(link, "replaced by another incarnation")
             link = None
         if link is None:
             link = self._links[other.peer] = Link(other, None)
@@ -337,6 +398,9 @@ class Shell:
             message = link.lane.receive(body)
             if message is not None:
                 self.dispatch(Received(peer, decode_message(message)))
+                if self._owners.get(protocol) is not link:
+                    return  # that was its last word
+        self._see_flushed()
 
     def _lane_down(self, protocol: LaneProtocol, reason: str) -> None:
         link = self._owners.pop(protocol, None)
@@ -352,14 +416,14 @@ class Shell:
             return
         self.dispatch(LaneDown(link.peer))
         if link.member is not None and not self._stopped:
-            link.dialling = self._spawn(self._dial_later(link))
+            link.dialling = self._run(self._dial_later(link))
 
     def _redial_unborn(self, reason: str) -> None:
         """A connection ended before it was up; the links that we dial and that have none try again."""
         for link in self._links.values():
             if link.member is not None and link.protocol is None and (link.dialling is None or link.dialling.done()):
                 log.info("%s: no lane to %s yet: %s", self._own.peer, link.peer, reason)
-                link.dialling = self._spawn(self._dial_later(link))
+                link.dialling = self._run(self._dial_later(link))
 
     async def _dial_later(self, link: Link) -> None:
         await asyncio.sleep(REDIAL_S)

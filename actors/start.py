@@ -1,15 +1,71 @@
-"""Starts a slice of any layer on the running loop: its ports, its machine, its way to the coordinator. Without Ray."""
+"""Starts the coordinator, or a slice of any layer, on the running loop: ports, machine, the way to the coordinator.
+
+Without Ray: who starts and ends processes is handed in.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
-from actors.shell import Shell
+from actors.shell import Shell, Supervisor
 from actors.transport import Identity
 from cluster.config import Config
-from cluster.messages import CONNECTION_POINT, COORDINATOR, Connect, Join, Member, Peer
+from cluster.coordinator import Coordinator
+from cluster.messages import (
+    CONNECTION_POINT,
+    COORDINATOR,
+    COORDINATOR_PEER,
+    Connect,
+    Drained,
+    Event,
+    Instruction,
+    Join,
+    Member,
+    Peer,
+    Tick,
+)
 from cluster.role import Role, make_machine
+
+
+class Clocked:
+    """The coordinator, told the time before everything else that it is told: its durations are exact to the ms."""
+
+    def __init__(self, machine: Coordinator) -> None:
+        self._machine = machine
+        self._now_ms = 0
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; return what to do about it, in order."""
+        if isinstance(event, Tick | Drained):
+            return self._machine.handle(event)
+        now_ms = time.monotonic_ns() // 1_000_000
+        if now_ms == self._now_ms:
+            return self._machine.handle(event)
+        self._now_ms = now_ms
+        return [*self._machine.handle(Tick(now_ms)), *self._machine.handle(event)]
+
+
+async def start_coordinator(
+    machine: Coordinator,
+    secret: bytes,
+    *,
+    host: str,
+    supervisor: Callable[[Shell, tuple[str, int]], Supervisor],
+    failed: Callable[[BaseException], None],
+) -> tuple[Shell, tuple[str, int]]:
+    """Open the lane port on `host` and let the machine begin; return the shell, and the address that roles dial.
+
+    supervisor: makes who is to do what the machine asks for.
+    Raises: OSError when there is no such address; what the first writing to disk raises.
+    """
+    shell = Shell(Identity(COORDINATOR, 0, 1), secret, failed=failed)
+    address = host, await shell.listen(host)
+    shell.supervisor = supervisor(shell, address)
+    shell.handler = Clocked(machine)
+    shell.perform(machine.start())
+    return shell, address
 
 
 async def start_role(
@@ -48,5 +104,5 @@ async def start_role(
     join = Join(incarnation, host, lane_port, door, os.getpid())
     role = Role(peer, join, machine, config)
     shell.handler = role
-    shell.perform([Connect(Member(COORDINATOR, 0, 1, *coordinator))])
+    shell.perform([Connect(Member(*COORDINATOR_PEER, 1, *coordinator))])
     return shell, role, door

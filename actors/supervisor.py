@@ -1,0 +1,115 @@
+"""Starts and ends the processes of slices, as Ray actors, when the coordinator asks for it; and keeps its memory.
+
+An actor is detached and named `layer-slot-incarnation`, so that it runs on whoever made it ends. Calls to Ray block and
+take milliseconds or, on a cluster without room, long: they are made on other threads than the coordinator's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from actors.shell import Shell
+from actors.store import Store
+from cluster.messages import Peer, SpawnFailed
+
+STOP_S = 5.0
+"""How long an actor may take to close its ports before it is killed."""
+
+log = logging.getLogger("kittiwake")
+
+
+def actor_name(peer: Peer, incarnation: int) -> str:
+    """Return the name that Ray knows a process by."""
+    return f"{peer.layer}-{peer.slot}-{incarnation}"
+
+
+class RaySupervisor:
+    """See `actors.shell.Supervisor`. make: returns a new actor of this name; it blocks. start: calls its `start`.
+
+    failures: what could not be started since the beginning, and why; the newest last.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        store: Store,
+        make: Callable[[str], Any],
+        start: Callable[[Any, Peer, int], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._shell = shell
+        self._store = store
+        self._make = make
+        self._start = start
+        self._made: dict[tuple[Peer, int], asyncio.Task[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self.failures: list[str] = []
+
+    def spawn(self, peer: Peer, incarnation: int) -> None:
+        """Begin to start a process."""
+        if not self._closed:
+            making = self._run(asyncio.to_thread(self._make, actor_name(peer, incarnation)))
+            self._made[peer, incarnation] = making
+            self._run(self._begin(peer, incarnation, making))
+
+    def stop(self, peer: Peer, incarnation: int) -> None:
+        """Begin to end a process."""
+        self._run(self._end(peer, incarnation))
+
+    def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
+        """Have it on disk on return."""
+        self._store.write(memory, entry)
+
+    async def close(self, processes: Iterable[tuple[Peer, int]]) -> None:
+        """End these processes and start no more."""
+        self._closed = True
+        await asyncio.gather(*(self._end(peer, incarnation) for peer, incarnation in processes))
+        self._store.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _begin(self, peer: Peer, incarnation: int, making: asyncio.Task[Any]) -> None:
+        try:
+            await self._start(await making, peer, incarnation)
+        except Exception as error:
+            if (peer, incarnation) in self._made:  # else it was stopped meanwhile
+                reason = str(getattr(error, "cause", None) or error)
+                log.warning("%s did not start: %s", peer, reason)
+                self.failures.append(f"{peer}: {reason}")
+                self._shell.dispatch(SpawnFailed(peer, incarnation, reason))
+
+    async def _end(self, peer: Peer, incarnation: int) -> None:
+        making = self._made.pop((peer, incarnation), None)
+        try:
+            actor = await (making or asyncio.to_thread(_find, actor_name(peer, incarnation)))
+        except Exception as error:
+            log.debug("%s was not there to be stopped: %s", peer, error)
+            return
+        with contextlib.suppress(Exception):  # it may be dead, or busy
+            await asyncio.wait_for(_call(actor.stop), STOP_S)
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(_kill, actor)
+
+
+async def _call(method: Any) -> None:
+    await method.remote()
+
+
+def _find(name: str) -> Any:
+    import ray
+
+    return ray.get_actor(name)
+
+
+def _kill(actor: Any) -> None:
+    import ray
+
+    ray.kill(actor)
