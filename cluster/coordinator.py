@@ -366,6 +366,7 @@ class Coordinator:
         self._memory.strategy = strategy
         minimum = fewest_moves(self._view.owners, wanted[MATCHER])
         self._operation = Operation(self._memory.operation, wanted, strategy, minimum, self._now_ms)
+        self._operation.former = slots_of(self._view)
         self._history = [*self._history, self._operation][-HISTORY:]
         self._wave = self._settings.wave_groups
         self._remember(self._operation)

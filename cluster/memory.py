@@ -44,6 +44,7 @@ class Operation(msgspec.Struct):
     """A wish and what became of it.
 
     wanted:         slots by layer. groups_minimum: key groups that must move for it at least.
+    former:         the slots that there were when it began.
     state:          running, done, aborted (the steps before the last one stand) or merged (into a later wish).
     started_ms:     on the coordinator's clock. duration_ms: so far, or in all.
     """
@@ -60,6 +61,7 @@ class Operation(msgspec.Struct):
     bytes: int = 0
     duration_ms: int = 0
     steps: list[Step] = []
+    former: Slots = {}
 
 
 def encode_memory(memory: Memory) -> bytes:
