@@ -136,7 +136,8 @@ class Coordinator:
         self._operation: Operation | None = None
         self._wave = self._settings.wave_groups
         self._due = False  # the next step is to be taken on the next Tick
-        self._deadline_ms: int | None = None  # of newcomers, or of clients that are to move
+        self._start_deadline_ms: int | None = None  # of newcomers
+        self._move_deadline_ms: int | None = None  # of clients that are to move
         self._now_ms = 0
         self._out: list[Instruction] = []
         self.state = State.GATHERING
@@ -239,13 +240,23 @@ class Coordinator:
             self._resume()
         elif self.state is State.SERVING and not report.installed:
             assert self._view is not None, "serving without a view"
+            if any(member.peer == peer for member in self._memory.leaving):
+                # A leaver that was not waited for.
+                report.join = None
+                self._out.append(Stop(peer, join.incarnation))
+                return
             self._out.append(Send(peer, self._view.install()))
 
     def _resume(self) -> None:
-        """All roles have come again: bring to its end what the earlier life had begun."""
+        """All roles have come again: bring to its end what the earlier life had begun.
+
+        Leavers are waited for as well, as they may owe something; but not for longer than until they count as lost.
+        """
         assert self._view is not None, "resumed without a view"
-        if any(self._reports[peer].join is None for peer in self._expected):
-            return
+        for peer, report in self._reports.items():
+            patient = peer in self._expected or self._now_ms - report.heard_ms <= self._lost_ms
+            if report.join is None and patient:
+                return
         self.state = State.SERVING
         peers = tuple(peer for peer in sorted(self._reports) if self._reports[peer].join is not None)
         after = self._view
@@ -425,7 +436,7 @@ class Coordinator:
         assert self._view is not None, "serving without a view"
         view = self._view if self._transition is None or not self._transition.decided else self._transition.after
         self._memory.wanted = slots_of(view)
-        self._deadline_ms = None
+        self._start_deadline_ms = None
         self._remember()
 
     def _give_up(self, reason: str) -> None:
@@ -463,13 +474,14 @@ class Coordinator:
         slots = {Peer(layer, slot) for layer, some in wanted.items() for slot in some}
         present = {member.peer for member in self._view.members}
         self._undo(slots, present)
+        if self._operation is None or self._operation.state != "running":
+            return  # nobody wants anything: after an abort the groups stay where they are
         newcomers = sorted(slots - present)
         if not self._newcomers_ready(newcomers):
             return
         leavers = sorted(present - slots)
         if not newcomers and not leavers and reassign(self._view.owners, wanted[MATCHER]) == self._view.owners:
-            if self._operation is not None and self._operation.state == "running":
-                self._end("done")
+            self._end("done")
             return
         full = [peer.slot for peer in leavers if peer.layer == CONNECTION_POINT and not self._reports[peer].emptied]
         strategy = self._memory.strategy
@@ -485,7 +497,7 @@ class Coordinator:
         if view is None:
             self._move_clients(full)
             return
-        self._deadline_ms = None
+        self._start_deadline_ms = None
         self._memory.epoch = view.epoch
         self._remember()
         peers = tuple(sorted(present | {member.peer for member in view.members}))
@@ -514,7 +526,7 @@ class Coordinator:
                 self._spawn(peer)
                 asked = True
         if asked:
-            self._deadline_ms = self._now_ms + self._settings.start_timeout_ms
+            self._start_deadline_ms = self._now_ms + self._settings.start_timeout_ms
             self._remember()
         return all(self._reports[peer].installed for peer in newcomers)
 
@@ -530,7 +542,7 @@ class Coordinator:
             report = self._reports[Peer(CONNECTION_POINT, slot)]
             if not report.moving:
                 report.moving = True
-                self._deadline_ms = self._now_ms + self._settings.move_clients_ms
+                self._move_deadline_ms = self._now_ms + self._settings.move_clients_ms
                 self._out.append(Send(Peer(CONNECTION_POINT, slot), MoveClients(addresses)))
 
     def _answered(self, peer: Peer, message: Any) -> None:
@@ -625,19 +637,26 @@ class Coordinator:
         self._now_ms = now_ms
         if self._transition is not None:
             self._transition.now_ms = now_ms
+        if self.state is State.RESUMING:
+            self._resume()
         self._watch()
-        if self._deadline_ms is not None and now_ms > self._deadline_ms:
-            self._overdue()
+        if self._start_deadline_ms is not None and now_ms > self._start_deadline_ms:
+            self._start_overdue()
+        if self._move_deadline_ms is not None and now_ms > self._move_deadline_ms:
+            self._move_overdue()
         if self._due:
             self._due = False
             self._go_on()
 
-    def _overdue(self) -> None:
-        self._deadline_ms = None
+    def _start_overdue(self) -> None:
+        self._start_deadline_ms = None
         late = [peer for peer, report in self._reports.items() if not report.installed and report.join is None]
         if late:
             self._give_up(f"{', '.join(map(str, sorted(late)))}: not up in {self._settings.start_timeout_ms} ms")
-            return
+
+    def _move_overdue(self) -> None:
+        """Clients that have not moved are disconnected."""
+        self._move_deadline_ms = None
         for peer, report in sorted(self._reports.items()):
             if report.moving and not report.emptied:
                 self._out.append(Send(peer, Drain()))

@@ -55,7 +55,11 @@ def wanted_slots(
         while len(slots) < count:
             slots.append(_free(PLURALS[name], wanted, present, taken))
         slots.sort()
+    if not isinstance(replaced, list | tuple):
+        raise WishError(f"replace: {replaced!r}, expected is a list of [layer, slot]")
     for entry in replaced:
+        if not isinstance(entry, list | tuple) or len(entry) != 2 or type(entry[1]) is not int:
+            raise WishError(f"replace: {entry!r}, expected is [layer, slot]")
         layer, slot = entry
         if layer not in DATA_LAYERS:
             raise WishError(f"{layer!r} is no layer; known are {', '.join(DATA_LAYERS)}")
