@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from actors.commands import broker, check, completion, demo, publish, replay, subscribe
+from actors.commands import broker, check, completion, demo, publish, replay, scale, subscribe
 from actors.commands.failures import friendly
 
 EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs; 2 the command line is wrong;
@@ -31,11 +31,16 @@ def main() -> None:
     kittiwake up                         start a cluster; in other terminals:
     kittiwake sub 'no2 > 40'             print the readings that match
     kittiwake pub < readings.jsonl       publish readings, one JSON object a line
+    kittiwake scale matchers=3           have more processes, while it serves
     """
 
 
 main.add_command(broker.up)
 main.add_command(broker.status)
+main.add_command(scale.scale)
+main.add_command(scale.replace)
+main.add_command(scale.transitions)
+main.add_command(scale.abort)
 main.add_command(publish.pub)
 main.add_command(subscribe.sub)
 main.add_command(replay.replay)

@@ -93,8 +93,9 @@ class Admin:
         return await self._request("plan", _wish(*counts, replace, strategy))
 
     async def abort(self) -> Document:
-        """Give up the operation that runs: the view change that is decided ends, no other one follows."""
-        return await self._request("abort", {})
+        """Give up the operation that runs; return it. A view change that is decided goes to its end first."""
+        number: int = (await self._request("abort", {}))["operation"]
+        return await self._operation(number)
 
     async def wait(self, number: int, timeout_s: float | None = None) -> Document:
         """Return the operation once it runs no more; if a later one was merged with it, that one, once it does not."""

@@ -4,6 +4,8 @@
         async with cluster.connect("lab") as client:
             ...
 
+            await cluster.admin.scale(matchers=3)
+
 What is delivered, in which order and with which acknowledgements is exactly what a cluster does; only speed,
 crashes and distance are missing. Needs the `testing` extra (numpy and numba), not Ray.
 """
@@ -16,15 +18,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from cluster.admin import Admin, Question
 from cluster.assembly import Assembly
 from cluster.client import Client
 from cluster.config import Config, Layers
+from cluster.errors import KittiwakeError
 from cluster.messages import (
     COORDINATOR_PEER,
+    Answer,
     ClientBytes,
     ClientClosed,
     ClientConnected,
     Peer,
+    Status,
     Tick,
 )
 
@@ -32,7 +38,10 @@ TICK_S = 0.05
 
 
 class LocalCluster:
-    """The machines of a cluster on the running loop. config: replaces the layer counts and gives limits."""
+    """The machines of a cluster on the running loop. config: replaces the layer counts and gives limits.
+
+    admin: scales it, as `cluster.admin` says.
+    """
 
     def __init__(
         self,
@@ -56,10 +65,12 @@ class LocalCluster:
         self._pump_due = False
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
+        self.admin = Admin(self._ask)
 
     async def __aenter__(self) -> LocalCluster:
         self._loop = asyncio.get_running_loop()
         self._assembly = Assembly(self._config, self._client_output)
+        self._assembly.stopper = self._stop
         self._pump()
         assert self._assembly.serving, "the cluster does not serve"
         self._tick()
@@ -78,17 +89,36 @@ class LocalCluster:
         self._assembly.roles.clear()
 
     def connect(self, client_id: str, *, connection_point: int = 0, **options: Any) -> Client:
-        """Return a client of this cluster, as `cluster.connect` does; options are the same."""
-        peer = self._assembly.connection_points()[connection_point]
+        """Return a client of this cluster, as `cluster.connect` does; options are the same.
+
+        connection_point: which of them, counted from 0; when that one is no more, the client goes to the first.
+        """
+        chosen = self._assembly.connection_points()[connection_point]
 
         async def connector(factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-            return self._open(peer, factory())
+            serving = self._assembly.serving
+            return self._open(chosen if chosen in serving else min(serving), factory())
 
         return Client(connectors=[connector], client_id=client_id, **options)
 
     def status(self) -> dict[str, object]:
         """Return the coordinator's status document."""
         return self._assembly.coordinator.status()
+
+    async def _ask(self, question: Question) -> Answer | Status:
+        if self._closed:
+            raise KittiwakeError("the local cluster is closed")
+        answer = self._assembly.request(question)
+        assert answer is not None, "a coordinator that cannot crash has not answered"
+        self._schedule()
+        return answer
+
+    def _stop(self, peer: Peer, incarnation: int) -> None:
+        """End a role; the sockets of its clients end with it."""
+        self._assembly.stop(peer, incarnation)
+        if peer not in self._assembly.roles:
+            for key in [key for key in self._sockets if key[0] == peer]:
+                self._loop.call_soon(self._sockets[key].cut)
 
     def _open(self, peer: Peer, protocol: asyncio.Protocol) -> asyncio.Transport:
         if self._closed:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from actors.commands.failures import Interrupted
-from actors.commands.options import config_option, plural
+from actors.commands.operations import describe_operation, table
+from actors.commands.options import config_option, json_option, plural
 from actors.commands.running import Signals, run
 from cluster.config import Config, load_config
 
@@ -55,7 +56,7 @@ async def _up(config: Config, signals: Signals) -> None:
 
 @click.command(short_help="Show how a running cluster is.")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the whole document as JSON.")
+@json_option
 @click.pass_context
 def status(ctx: click.Context, config_path: str | None, as_json: bool) -> None:
     """Show the state of the cluster that runs on this machine, and each of its processes.
@@ -94,7 +95,10 @@ def describe(document: dict[str, Any]) -> str:
     if document.get("lost"):
         summary.append(f"{plural(document['lost'], 'process')} LOST".replace("processs", "processes"))
     lines = [", ".join(summary)]
-    rows = [("LAYER", "SLOT", "STATE", "PID", "CLIENTS CONNECT TO", "COUNTERS")]
+    operation = document.get("operation")
+    if operation is not None and operation["state"] == "running":
+        lines.append(describe_operation(operation))
+    rows: list[tuple[str, ...]] = [("LAYER", "SLOT", "STATE", "PID", "CLIENTS CONNECT TO", "COUNTERS")]
     for member in document.get("members", []):
         counters = " ".join(f"{name}={count:,}" for name, count in member.get("counters", {}).items() if count)
         rows.append(
@@ -107,8 +111,4 @@ def describe(document: dict[str, Any]) -> str:
                 counters or "-",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[5]]).rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, table(rows)])

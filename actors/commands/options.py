@@ -50,6 +50,11 @@ def config_option(command: Command) -> Command:
     )(command)
 
 
+def json_option(command: Command) -> Command:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the whole document as JSON.")(command)
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 line`, `1,234 lines`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
