@@ -73,15 +73,23 @@ def _by_load(owners: np.ndarray, slots: list[int], homeless: np.ndarray, loads: 
     for group in sorted(homeless.tolist(), key=lambda group: (-loads[group], group)):
         give(group, min(slots, key=lambda slot: (total[slot], count[slot], slot)))
     enough = LOAD_TOLERANCE * float(loads.sum()) / len(slots)
-    while True:
-        full = max(slots, key=lambda slot: (total[slot], -slot))
+
+    def spare() -> tuple[int, int, int] | None:
+        """Return the group to move next, from where and to where."""
         bare = min(slots, key=lambda slot: (total[slot], slot))
-        gap = total[full] - total[bare]
-        # Half the gap makes both even; more would only change places.
-        movable = np.flatnonzero((owners == full) & (loads > 0) & (loads <= gap / 2))
-        if gap <= enough or not len(movable):
-            return
-        group = int(movable[np.argmax(loads[movable])])
+        # The fullest slot may hold nothing but one hot group: then the next one gives.
+        for full in sorted(slots, key=lambda slot: (-total[slot], slot)):
+            gap = total[full] - total[bare]
+            if gap <= enough:
+                return None
+            # Half the gap makes both even; more would only change places.
+            movable = np.flatnonzero((owners == full) & (loads > 0) & (loads <= gap / 2))
+            if len(movable):
+                return int(movable[np.argmax(loads[movable])]), full, bare
+        return None
+
+    while (move := spare()) is not None:
+        group, full, bare = move
         total[full] -= float(loads[group])
         count[full] -= 1
         give(group, bare)
