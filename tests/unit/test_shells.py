@@ -5,19 +5,53 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from actors.asking import RunFile, admin_of
 from actors.shell import Link, Shell
-from actors.start import start_role
+from actors.start import Clocked, start_coordinator, start_role
+from actors.store import Store, StoreError
 from actors.transport import Identity
 from cluster.client import Client, connect
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.config import ClientPort, Config, Flow, Layers, Timing
-from cluster.coordinator import Coordinator, expected_slots
+from cluster.coordinator import Coordinator
+from cluster.errors import KittiwakeError
 from cluster.frames import VERSION, Hello, Refused, Subscribe
-from cluster.messages import CONNECTION_POINT, COORDINATOR, COORDINATOR_PEER, Peer
+from cluster.messages import (
+    ACCESS_POINT,
+    CONNECTION_POINT,
+    COORDINATOR,
+    COORDINATOR_PEER,
+    EXIT_POINT,
+    MATCHER,
+    Connect,
+    Delivered,
+    Disconnect,
+    Drained,
+    Event,
+    Flush,
+    Flushed,
+    Instruction,
+    LaneDown,
+    LaneUp,
+    Member,
+    Peer,
+    Persist,
+    Received,
+    Send,
+    Spawn,
+    SpawnFailed,
+    StatusRequest,
+    Stop,
+    Tick,
+)
 from cluster.role import Role
 from tests.unit.conversation import conversation
 
@@ -26,42 +60,79 @@ SECRET = secrets.token_bytes(32)
 
 
 class Sockets:
-    """A cluster whose roles are shells on this loop. failures: what machines raised."""
+    """A cluster whose roles are shells on this loop.
 
-    def __init__(self, config: Config) -> None:
+    failures: what machines raised. broken: slots that cannot be started. ended: those that were, by their names.
+    """
+
+    def __init__(self, config: Config, directory: Path) -> None:
         self.config = config
         self.coordinator = Coordinator(config)
+        self.store = Store(directory / "coordinator.db")
         self.shells: dict[Peer, Shell] = {}
         self.roles: dict[Peer, Role] = {}
         self.doors: list[str] = []
         self.failures: list[BaseException] = []
+        self.broken: set[Peer] = set()
+        self.ended: list[str] = []
+        self.incarnations: dict[Peer, int] = {}
+        self._address = (LOOPBACK, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        shell = Shell(Identity(COORDINATOR, 0, 1), SECRET, self.coordinator, failed=self.failures.append)
-        self.shells[COORDINATOR_PEER] = shell
-        port = await shell.listen(LOOPBACK)
-        for peer in expected_slots(self.config):
-            await self.start_role(peer, port)
+        def supervisor(shell: Shell, address: tuple[str, int]) -> Sockets:
+            self.shells[COORDINATOR_PEER] = shell
+            self._address = address
+            return self
+
+        await start_coordinator(
+            self.coordinator, SECRET, host=LOOPBACK, supervisor=supervisor, failed=self.failures.append
+        )
         while self.coordinator.state.value != "serving":
             await asyncio.sleep(0.01)
+        members: Any = self.coordinator.status()["members"]
+        self.doors = [f"kittiwake://{row['client_address']}" for row in members if row["client_address"]]
+        self.admin = admin_of(RunFile("test", 0, *self._address, SECRET.hex(), self.doors))
 
-    async def start_role(self, peer: Peer, coordinator_port: int) -> None:
-        self.shells[peer], self.roles[peer], door = await start_role(
+    # As `actors.shell.Supervisor`:
+
+    def spawn(self, peer: Peer, incarnation: int) -> None:
+        self._do(self._start_role(peer, incarnation))
+
+    def stop(self, peer: Peer, incarnation: int) -> None:
+        if self.incarnations.get(peer) == incarnation:
+            self.ended.append(f"{peer.layer}-{peer.slot}-{incarnation}")
+            del self.incarnations[peer], self.roles[peer]
+            self._do(self.shells.pop(peer).stop())
+
+    def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
+        self.store.write(memory, entry)
+
+    async def _start_role(self, peer: Peer, incarnation: int) -> None:
+        if peer in self.broken:
+            self.shells[COORDINATOR_PEER].dispatch(SpawnFailed(peer, incarnation, "broken by the test"))
+            return
+        self.shells[peer], self.roles[peer], _ = await start_role(
             peer,
-            1,
+            incarnation,
             self.config,
             SECRET,
             host=LOOPBACK,
-            coordinator=(LOOPBACK, coordinator_port),
+            coordinator=self._address,
             failed=self.failures.append,
         )
-        if door:
-            self.doors.append(f"kittiwake://{door}")
+        self.incarnations[peer] = incarnation
 
-    async def stop(self) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
         for shell in self.shells.values():
             await shell.stop()
         await asyncio.sleep(0)
+        self.store.close()
 
     def links(self) -> list[tuple[Shell, Link]]:
         """Return both ends of every lane that is connected."""
@@ -78,12 +149,13 @@ class Sockets:
 
 @asynccontextmanager
 async def sockets(**sections: Any) -> AsyncIterator[Sockets]:
-    cluster = Sockets(Config(client_port=ClientPort(port=0), **sections))
-    try:
-        await cluster.start()
-        yield cluster
-    finally:
-        await cluster.stop()
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = Sockets(Config(client_port=ClientPort(port=0), **sections), Path(directory))
+        try:
+            await cluster.start()
+            yield cluster
+        finally:
+            await cluster.close()
     assert cluster.failures == []
 
 
@@ -221,3 +293,255 @@ async def _ask(writer: asyncio.StreamWriter, count: int, frame: Callable[[int], 
         writer.write(frame(number))
         if number % 500 == 0:
             await writer.drain()
+
+
+# While it serves -----------------------------------------------------------------------------------------------------
+
+
+@conversation
+async def test_layers_grow_and_shrink_under_traffic() -> None:
+    async with (
+        sockets() as cluster,
+        connect(cluster.doors[0], client_id="p") as publisher,
+        connect(cluster.doors[0], client_id="s") as subscriber,
+    ):
+        group = await subscriber.subscribe_many([f"rest == {rest}" for rest in range(7)])
+        got: list[int] = []
+        sent = 0
+        done = False
+
+        async def publish() -> None:
+            nonlocal sent
+            while not done:
+                await publisher.publish_many({"n": sent + step, "rest": (sent + step) % 7} for step in range(10))
+                sent += 10
+
+        async def read_all() -> None:
+            async for one in group:
+                if one.attributes["n"] < 0:
+                    return
+                assert one.subscription_ids == (one.attributes["n"] % 7,)
+                got.append(one.attributes["n"])
+
+        publishing, reading = asyncio.create_task(publish()), asyncio.create_task(read_all())
+        steps: list[Any] = [
+            {"matchers": 3, "exit_points": 2},
+            {"access_points": 2, "strategy": "all_at_once"},
+            {"replace": [("matcher", 1), ("exit_point", 0)], "strategy": "stop_swap"},
+            {"matchers": 1, "exit_points": 1, "access_points": 1},
+        ]
+        for step in steps:
+            operation = await cluster.admin.scale(**step)
+            assert operation["state"] == "done", operation
+            assert operation["groups_moved"] == operation["groups_minimum"]
+        done = True
+        await publishing
+        await publisher.publish({"n": -1, "rest": 0})
+        await reading
+        assert got == list(range(sent))
+        assert publisher.reconnections == subscriber.reconnections == 0
+        while len(cluster.roles) > 4:
+            await asyncio.sleep(0.01)  # it is done once the view is; those that leave may take longer
+        assert {(peer.layer, peer.slot) for peer in cluster.roles} == {
+            (CONNECTION_POINT, 0),
+            (ACCESS_POINT, 0),
+            (MATCHER, 0),
+            (EXIT_POINT, 1),  # the lower of those after the replacement
+        }
+        assert len(cluster.ended) == 6
+        status = await cluster.admin.status()
+        assert (status["state"], status["lost"], len(status["members"])) == ("serving", 0, 4)
+        memory, history = cluster.store.read()
+        assert memory is not None
+        assert [one.state for one in history] == ["done"] * 4
+        assert memory.view is not None
+        assert memory.view.epoch == status["epoch"]
+
+
+@conversation
+async def test_what_cannot_be_started_ends_the_operation_and_nothing_else() -> None:
+    async with sockets() as cluster, connect(cluster.doors[0], client_id="lab") as client:
+        cluster.broken.add(Peer(MATCHER, 1))
+        operation = await cluster.admin.scale(matchers=2)
+        assert operation["state"] == "aborted"
+        assert operation["reason"] == "matcher 1 could not be started: broken by the test"
+        cluster.broken.clear()
+        assert (await cluster.admin.scale(matchers=2))["state"] == "done"
+        subscription = await client.subscribe("exists n")
+        await client.publish({"n": 1})
+        assert (await anext(subscription)).attributes == {"n": 1}
+        with pytest.raises(KittiwakeError, match=r"matcher 7 is not in the cluster; its slots are 0, 1"):
+            await cluster.admin.replace("matcher", 7)
+
+
+# A shell alone -------------------------------------------------------------------------------------------------------
+
+
+class Script:
+    """A handler that does what it is told. events: what it has been told, without ticks and drains."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> list[Instruction]:
+        if not isinstance(event, Tick | Drained):
+            self.events.append(event)
+        return []
+
+    async def until(self, event: Event) -> None:
+        while event not in self.events:
+            await asyncio.sleep(0.001)
+
+
+class Actor:
+    """A scripted shell, and how to reach it."""
+
+    def __init__(self, layer: str, incarnation: int = 1) -> None:
+        self.script = Script()
+        self.failures: list[BaseException] = []
+        self.identity = Identity(layer, 0, incarnation)
+        self.peer = self.identity.peer
+        self.shell = Shell(self.identity, SECRET, self.script, failed=self.failures.append)
+
+    async def listen(self) -> Actor:
+        port = await self.shell.listen(LOOPBACK)
+        self.member = Member(*self.identity, LOOPBACK, port)
+        return self
+
+    async def connect(self, other: Actor) -> None:
+        self.shell.perform([Connect(other.member)])
+        await asyncio.gather(self.script.until(LaneUp(other.peer)), other.script.until(LaneUp(self.peer)))
+
+
+@asynccontextmanager
+async def actors(*wanted: tuple[str, int]) -> AsyncIterator[list[Actor]]:
+    made = [await Actor(layer, incarnation).listen() for layer, incarnation in wanted]
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.shell.stop()
+        await asyncio.sleep(0)
+
+
+@conversation
+async def test_flushed_comes_when_all_that_was_sent_is_taken() -> None:
+    async with actors((MATCHER, 1), (EXIT_POINT, 1)) as (one, other):
+        await one.connect(other)
+        taken: list[int] = []
+        one.shell.perform([Send(other.peer, Delivered([number])) for number in range(9)] + [Flush()])
+        while Flushed() not in one.script.events:
+            taken = [event.message.tokens[0] for event in other.script.events if isinstance(event, Received)]
+            assert one.shell.held_bytes() > 0
+            await asyncio.sleep(0)
+        taken = [event.message.tokens[0] for event in other.script.events if isinstance(event, Received)]
+        assert taken == list(range(9))
+        assert one.shell.held_bytes() == 0
+        one.script.events.clear()
+        one.shell.perform([Flush()])  # there is nothing
+        await one.script.until(Flushed())
+
+
+@conversation
+async def test_flushed_waits_for_a_lane_without_a_connection_until_it_is_let_go_of() -> None:
+    async with actors((MATCHER, 1), (EXIT_POINT, 1)) as (one, other):
+        await one.connect(other)
+        await other.shell.stop()
+        await one.script.until(LaneDown(other.peer))
+        one.shell.perform([Send(other.peer, Delivered([1])), Flush()])
+        for _ in range(3):
+            one.shell._tick()
+        assert Flushed() not in one.script.events
+        one.shell.perform([Disconnect(other.member)])
+        await one.script.until(Flushed())
+
+
+@conversation
+async def test_a_peer_that_is_gone_gets_nothing_and_is_not_let_in_again() -> None:
+    async with actors((MATCHER, 1), (EXIT_POINT, 1), (EXIT_POINT, 2)) as (one, old, new):
+        await one.connect(old)
+        await old.connect(one)  # does nothing: there is a lane
+        one.shell.perform([Disconnect(old.member), Send(old.peer, Delivered([1]))])
+        await old.script.until(LaneDown(one.peer))
+        old.shell._links.clear()
+        old.shell.perform([Connect(one.member)])
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert one.peer in old.shell._links, "it goes on trying"
+        assert one.script.events.count(LaneUp(old.peer)) == 1, "and is not let in"
+        await new.connect(one)
+        one.shell.perform([Disconnect(old.member), Send(new.peer, Delivered([2]))])  # an older one than there is
+        await new.script.until(Received(one.peer, Delivered([2])))
+        assert not one.failures
+
+
+@conversation
+async def test_a_peer_that_never_was_is_a_mistake() -> None:
+    class Sender(Script):
+        def handle(self, event: Event) -> list[Instruction]:
+            return [Send(Peer(MATCHER, 9), Delivered([1]))] if isinstance(event, LaneUp) else []
+
+    async with actors((MATCHER, 1)) as (one,):
+        one.shell.handler = Sender()
+        one.shell.dispatch(LaneUp(Peer(EXIT_POINT, 0)))
+        assert [str(error) for error in one.failures] == ["matcher 0 has no lane to matcher 9"]
+
+
+class Recorder:
+    """A supervisor that writes down what it is asked for. full: the disk is."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.full = False
+
+    def spawn(self, peer: Peer, incarnation: int) -> None:
+        self.asked.append(("spawn", (peer, incarnation)))
+
+    def stop(self, peer: Peer, incarnation: int) -> None:
+        self.asked.append(("stop", (peer, incarnation)))
+
+    def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
+        if self.full:
+            raise StoreError("the disk is full")
+        self.asked.append(("persist", (memory, entry)))
+
+
+@conversation
+async def test_what_follows_from_a_memory_waits_until_it_is_on_disk() -> None:
+    peer = Peer(MATCHER, 1)
+
+    class Deciding(Script):
+        def handle(self, event: Event) -> list[Instruction]:
+            return [Persist(b"m", (1, b"{}")), Spawn(peer, 5), Stop(peer, 4)] if isinstance(event, LaneUp) else []
+
+    async with actors((COORDINATOR, 1)) as (one,):
+        supervisor = Recorder()
+        one.shell.handler = Deciding()
+        one.shell.supervisor = supervisor
+        one.shell.dispatch(LaneUp(peer))
+        assert supervisor.asked == [("persist", (b"m", (1, b"{}"))), ("spawn", (peer, 5)), ("stop", (peer, 4))]
+        supervisor.full = True
+        one.shell.dispatch(LaneUp(peer))
+        assert len(supervisor.asked) == 3, "nothing follows from what is not on disk"
+        assert [str(error) for error in one.failures] == ["the disk is full"]
+
+
+def test_the_coordinator_knows_the_time_of_what_it_is_told() -> None:
+    told: list[Event] = []
+
+    class Machine:
+        def handle(self, event: Event) -> list[Instruction]:
+            told.append(event)
+            return []
+
+    clocked = Clocked(Machine())  # type: ignore[arg-type]
+    asked = Received(Peer("operator", 0), StatusRequest())
+    clocked.handle(asked)
+    tick, event = told
+    assert isinstance(tick, Tick)
+    assert tick.now_ms > 0
+    assert event == asked
+    told.clear()
+    clocked.handle(Tick(5))
+    clocked.handle(Drained())
+    assert told == [Tick(5), Drained()], "these need no other"
