@@ -286,7 +286,7 @@ def test_any_interleaving_leaves_sources_and_targets_with_the_same(seed: int) ->
     after = view(2, access_points=(0, 1), matchers=(1, 2, 3))
     sides = {slot: _Copy(slot, before, after) for slot in range(4)}
     truth: dict[int, tuple[int, bytes | None]] = {}
-    subscriptions = rng.sample(MOVES + STAYS, 60)
+    subscriptions = rng.sample(MOVES + STAYS, 20)
     number = 0
     lanes: dict[tuple[str, int, int], deque[Any]] = {}
 
@@ -316,12 +316,12 @@ def test_any_interleaving_leaves_sources_and_targets_with_the_same(seed: int) ->
             owners = {before.owner(subscription)} | ({after.owner(subscription)} if access_point in marked else set())
             for owner in owners:
                 put("a", access_point, owner, one)
-        if left < 120 and len(marked) < 2 and rng.random() < 0.05:
+        if left < 130 and len(marked) < 2 and rng.random() < 0.03:
             access_point = rng.choice([one for one in (0, 1) if one not in marked])
             marked.add(access_point)
             for slot in range(4):
                 put("a", access_point, slot, "mark")
-        if lanes and rng.random() < 0.7:
+        if lanes and rng.random() < 0.55:
             lane = rng.choice(sorted(lanes))
             kind, sender, receiver = lane
             item = lanes[lane].popleft()
