@@ -20,6 +20,9 @@ from cluster.memory import Memory, Operation, decode_memory, decode_operation
 FORMAT = 1
 """Written as the file's user_version; files of another one are not read."""
 
+HEADER_BYTES = 100
+"""Of an SQLite file."""
+
 # EXTRA is FULL, and the journal's end is on disk too: a commit that was announced never comes undone.
 _OPEN = """
 PRAGMA journal_mode = DELETE;
@@ -54,6 +57,8 @@ class Store:
             # SQLite would make it readable by others; its journal takes the mode of the file.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             path.chmod(0o600)
+            if 0 < path.stat().st_size < HEADER_BYTES:
+                raise StoreError(f"{path}: file is torn")  # SQLite would take it for an empty one
             # Autocommit: transactions are what `write` says they are. Ray runs an actor on threads of its own choice.
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
