@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import actors.asking
 import actors.launch
 import cluster.client
 from actors.cli import main
@@ -24,6 +26,7 @@ from actors.commands import publish
 from actors.commands.broker import describe, lost_members
 from actors.commands.completion import SHELLS
 from actors.commands.failures import Interrupted, friendly, show_filter_error
+from actors.commands.operations import changes, describe_history, duration, size
 from actors.commands.replay import paced
 from actors.commands.running import run
 from cluster.errors import ConnectionLostError, FilterError, KittiwakeError
@@ -424,3 +427,201 @@ def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -
     assert result.stdout.splitlines() == list(Broker.endpoints)
     assert result.stderr.splitlines()[-2:] == ["kittiwake: lost matcher 0", "kittiwake: down"]
     assert left == [True]
+
+
+# scale, replace, transitions, abort ----------------------------------------------------------------------------------
+
+OPERATION = {
+    "number": 3,
+    "former": {"connection_point": [0], "matcher": [0, 1], "exit_point": [0]},
+    "wanted": {"connection_point": [0], "matcher": [0, 2, 3], "exit_point": [0, 1]},
+    "strategy": "waves",
+    "groups_minimum": 2730,
+    "started_ms": 5,
+    "state": "done",
+    "reason": None,
+    "groups_moved": 2730,
+    "entries": 12_345,
+    "bytes": 1_234_567,
+    "duration_ms": 4321,
+    "steps": [
+        {"epoch": 2, "groups": 1365, "phases_ms": {"prepare": 5, "copy": 7}, "outcome": "committed"},
+        {"epoch": 3, "groups": 1365, "phases_ms": {"prepare": 6, "copy": 1, "switch": 2}, "outcome": "committed"},
+    ],
+}
+DONE_LINE = (
+    "operation 3 (matcher +2 +3 -1, exit point +1): done, 2730 of at least 2730 key groups moved, "
+    "12,345 subscriptions (1.23 MB) copied, 2 view changes, 4.3 s"
+)
+RUNNING = OPERATION | {"state": "running", "groups_moved": 64}
+ABORTED = OPERATION | {"state": "aborted", "reason": "matcher 2 lost"}
+
+
+class FakeAdmin:
+    """Gives what it is told to. asked: the calls, with their arguments."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.operation: dict[str, Any] = OPERATION
+        self.refusal: str | None = None
+        self.waiting: Callable[[], None] = lambda: None
+
+    async def scale(self, **wish: Any) -> dict[str, Any]:
+        self.asked.append(("scale", wish))
+        if self.refusal is not None:
+            raise KittiwakeError(self.refusal)
+        return RUNNING
+
+    async def plan(self, **wish: Any) -> dict[str, Any]:
+        self.asked.append(("plan", wish))
+        return {
+            "wanted": {},
+            "start": {"matcher": [2, 3], "exit_point": [1]},
+            "stop": {"matcher": [], "exit_point": []},
+            "groups_moved": 2730,
+            "groups_minimum": 2730,
+            "moves": {"0 -> 2": 1365, "1 -> 3": 1365},
+            "bytes_moved_about": 999,
+            "strategy": "waves",
+            "view_changes_about": 43,
+        }
+
+    async def wait(self, number: int) -> dict[str, Any]:
+        self.asked.append(("wait", number))
+        self.waiting()
+        await asyncio.sleep(0.001)
+        return self.operation
+
+    async def transitions(self) -> list[dict[str, Any]]:
+        return [OPERATION, ABORTED | {"number": 4, "steps": []}]
+
+    async def abort(self) -> dict[str, Any]:
+        return ABORTED | {"reason": "by the operator"}
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    monkeypatch.setattr(actors.asking, "open_admin", lambda config: fake)
+    return fake
+
+
+def test_scale_waits_and_says_what_was_done(admin: FakeAdmin) -> None:
+    result = kittiwake("scale", "matchers=3", "exit_points=2")
+    assert result.exit_code == 0
+    assert admin.asked == [("scale", {"matchers": 3, "exit_points": 2, "strategy": None, "wait": False}), ("wait", 3)]
+    assert result.stdout.splitlines() == [DONE_LINE]
+    assert result.stderr.splitlines() == ["kittiwake: operation 3: matcher +2 +3 -1, exit point +1"]
+    assert json.loads(kittiwake("scale", "matchers=3", "--json").stdout) == OPERATION
+
+
+def test_scale_need_not_wait(admin: FakeAdmin) -> None:
+    result = kittiwake("scale", "access_points=2", "--strategy", "all_at_once", "--no-wait")
+    assert result.exit_code == 0
+    assert admin.asked == [("scale", {"access_points": 2, "strategy": "all_at_once", "wait": False})]
+    assert "running, 64 of at least 2730 key groups moved" in result.stdout
+
+
+def test_scale_plans(admin: FakeAdmin) -> None:
+    result = kittiwake("scale", "matchers=4", "--plan")
+    assert admin.asked == [("plan", {"matchers": 4, "strategy": None})]
+    assert result.stdout.splitlines() == [
+        "start: matcher 2, matcher 3, exit point 1",
+        "stop: nothing",
+        "move: 2730 key groups (at least 2730), about 999 B",
+        "  matcher 0 -> 2: 1365",
+        "  matcher 1 -> 3: 1365",
+        "strategy: waves, about 43 view changes",
+    ]
+
+
+def test_an_operation_that_is_given_up_is_a_failure(admin: FakeAdmin) -> None:
+    admin.operation = ABORTED
+    result = kittiwake("scale", "matchers=3")
+    assert result.exit_code == 1
+    assert result.stdout.rstrip().endswith("4.3 s; matcher 2 lost")
+
+
+def test_a_signal_ends_the_waiting_only(admin: FakeAdmin) -> None:
+    admin.waiting = interrupt
+    result = kittiwake("replace", "matcher", "2")
+    assert result.exit_code == 130
+    assert admin.asked == [("scale", {"replace": [("matcher", 2)], "strategy": None, "wait": False}), ("wait", 3)]
+    assert result.stderr.splitlines()[-1] == "kittiwake: operation 3 goes on; see `kittiwake transitions`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["matchers"], "'matchers' is not of the form matchers=3"),
+        (["matcher=3"], "'matcher' is no layer; known are connection_points, access_points, matchers, exit_points"),
+        (["matchers=0"], "matchers: '0' is not a whole number above 0"),
+        (["matchers=-1"], "matchers: '-1' is not a whole number above 0"),
+        (["matchers=²"], "matchers: '²' is not a whole number above 0"),
+        (["matchers="], "matchers: '' is not a whole number above 0"),
+        (["matchers=1", "matchers=2"], "matchers is given twice"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_wish_that_is_none_is_a_usage_error(arguments: list[str], said: str, admin: FakeAdmin) -> None:
+    result = kittiwake("scale", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert admin.asked == []
+
+
+def test_what_the_coordinator_refuses_is_said_in_its_words(admin: FakeAdmin) -> None:
+    admin.refusal = "matcher 9 is not in the cluster; its slots are 0, 1"
+    result = kittiwake("replace", "matcher", "9")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: matcher 9 is not in the cluster; its slots are 0, 1\n"
+    assert kittiwake("replace", "door", "9").exit_code == 2
+
+
+def test_transitions(admin: FakeAdmin) -> None:
+    lines = kittiwake("transitions").stdout.splitlines()
+    what = "matcher +2 +3 -1, exit point +1"
+    assert [re.split("  +", line) for line in lines] == [
+        "NUMBER WHAT STATE GROUPS ENTRIES BYTES DURATION VIEWS".split() + ["PHASES (MS)", "REASON"],
+        ["3", what, "done", "2730/2730", "12,345", "1.23 MB", "4.3 s", "2", "prepare=11 copy=8 switch=2"],
+        ["4", what, "aborted", "2730/2730", "12,345", "1.23 MB", "4.3 s", "0", "-", "matcher 2 lost"],
+    ]
+    assert len({line.index(word) for line, word in zip(lines, ("STATE", "done", "aborted"), strict=True)}) == 1
+    assert [one["number"] for one in json.loads(kittiwake("transitions", "--json").stdout)] == [3, 4]
+
+
+def test_abort(admin: FakeAdmin) -> None:
+    result = kittiwake("abort")
+    assert result.exit_code == 0
+    assert result.stdout.rstrip().endswith("; by the operator")
+    assert json.loads(kittiwake("abort", "--json").stdout)["state"] == "aborted"
+
+
+@pytest.mark.parametrize("command", [["scale", "matchers=2"], ["replace", "matcher", "0"], ["transitions"], ["abort"]])
+def test_without_a_cluster_there_is_nothing_to_scale(command: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"name: absent\ndata_directory: {tmp_path / 'data'}\n")
+    result = kittiwake(*command, "--config", str(config))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: no cluster 'absent' runs here: ")
+
+
+def test_sizes_and_durations_for_people() -> None:
+    assert [size(count) for count in (0, 999, 1000, 8 << 20, 123_456_789, 5 * 10**12)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "8.39 MB",
+        "123 MB",
+        "5,000 GB",
+    ]
+    assert [duration(spent) for spent in (0, 999, 1000, 61_249)] == ["0 ms", "999 ms", "1.0 s", "61.2 s"]
+    assert changes({"matcher": [0]}, {"matcher": [0]}) == "no change"
+    assert describe_history([]) == "the view has not changed yet"
+
+
+def test_status_shows_the_operation_that_runs() -> None:
+    lines = describe(STATUS | {"operation": RUNNING}).splitlines()
+    assert lines[1].startswith("operation 3 (matcher +2 +3 -1, exit point +1): running, 64 of at least 2730 key groups")
+    assert len(lines) == 5
+    assert describe(STATUS | {"operation": OPERATION}) == describe(STATUS)

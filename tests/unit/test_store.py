@@ -116,7 +116,10 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"garbage" * 1000, b"SQLite format 3\0" + b"\xff" * 5000, b"x", b"SQLite format 3\0"])
+GARBAGE = [b"garbage" * 1000, b"SQLite format 3\0" + b"\xff" * 5000, b"x", b"SQLite format 3\0"]
+
+
+@pytest.mark.parametrize("content", GARBAGE)
 def test_garbage_is_a_clear_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "coordinator.db"
     path.write_bytes(content)
