@@ -582,7 +582,7 @@ def test_transitions(admin: FakeAdmin) -> None:
     lines = kittiwake("transitions").stdout.splitlines()
     what = "matcher +2 +3 -1, exit point +1"
     assert [re.split("  +", line) for line in lines] == [
-        "NUMBER WHAT STATE GROUPS ENTRIES BYTES DURATION VIEWS".split() + ["PHASES (MS)", "REASON"],
+        ["NUMBER", "WHAT", "STATE", "GROUPS", "ENTRIES", "BYTES", "DURATION", "VIEWS", "PHASES (MS)", "REASON"],
         ["3", what, "done", "2730/2730", "12,345", "1.23 MB", "4.3 s", "2", "prepare=11 copy=8 switch=2"],
         ["4", what, "aborted", "2730/2730", "12,345", "1.23 MB", "4.3 s", "0", "-", "matcher 2 lost"],
     ]
