@@ -182,9 +182,14 @@ def test_a_change_does_not_overtake_what_was_gathered() -> None:
 
 
 def test_answers_go_back_to_the_connection_point_that_asked() -> None:
-    machine = access_point(view_with())
-    out = machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7, 8])))
-    assert out == [Send(OTHER_EDGE, Changed([7, 8]))]
+    view = view_with()
+    machine = access_point(view)
+    one, another = [number for number in range(50) if view.owner(number) == 1][:2]
+    changes = [SubscriptionChange(7, one, None), SubscriptionChange(8, another, None)]
+    machine.handle(Received(OTHER_EDGE, ChangeSubscriptions(changes)))
+    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7]))) == [Send(OTHER_EDGE, Changed([7]))]
+    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [8]))) == [Send(OTHER_EDGE, Changed([8]))]
+    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7, 8]))) == [], "nobody asked"
 
 
 def test_it_holds_nothing_when_a_round_is_over() -> None:
