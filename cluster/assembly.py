@@ -171,6 +171,7 @@ class Assembly:
         for peer in list(self.roles):
             self.feed(COORDINATOR_PEER, LaneUp(peer))
             self.feed(peer, LaneUp(COORDINATOR_PEER))
+            self.see_flushed(peer)
 
     def _perform_all(self, peer: Peer, instructions: list[Instruction]) -> None:
         for instruction in self.instruct(peer, instructions):
@@ -229,7 +230,7 @@ class Assembly:
         self.lanes.setdefault((sender, receiver), deque()).append(message)
 
     def crash(self, peer: Peer) -> None:
-        """A role's process dies: what is sent to it from now on is never taken, and its lane to the coordinator ends."""
+        """A role's process dies: its lane to the coordinator ends, and what is sent to it is never taken."""
         self.stop(peer, self.incarnations[peer])
         self._crashed.add(peer)
         self.feed(COORDINATOR_PEER, LaneDown(peer))

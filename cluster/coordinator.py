@@ -93,6 +93,7 @@ class State(Enum):
 class Report:
     """What is known of a role's process. join: None until it has; heard_ms: its last message, or when it was asked for.
 
+    told, installed: of a newcomer: it was sent the view; it has its lanes.
     moving, emptied: it is a connection point that was asked to let its clients move, and the last has gone.
     left: it owes nothing any more, and can be stopped.
     """
@@ -101,6 +102,7 @@ class Report:
     heard_ms: int
     join: Join | None = None
     connected: bool = True
+    told: bool = False
     installed: bool = False
     moving: bool = False
     emptied: bool = False
@@ -220,8 +222,11 @@ class Coordinator:
 
     def _join(self, peer: Peer, join: Join) -> None:
         report = self._reports.get(peer)
+        if report is None and self._view is not None:
+            # A newcomer that an earlier life has had started; others may know it. If it is not needed it is dismissed.
+            report = self._reports[peer] = Report(join.incarnation, self._now_ms)
         if report is None or report.incarnation != join.incarnation:
-            self._out.append(Stop(peer, join.incarnation))  # not asked for, or no more
+            self._out.append(Stop(peer, join.incarnation))
             return
         report.join = join
         report.heard_ms = self._now_ms
@@ -236,16 +241,14 @@ class Coordinator:
                 self.state = State.INSTALLING
                 self._out += [Send(known, self._memory.view) for known in sorted(self._reports)]
         elif self.state is State.RESUMING:
-            report.installed = True
+            report.installed = self._in_view(peer)
             self._resume()
-        elif self.state is State.SERVING and not report.installed:
-            assert self._view is not None, "serving without a view"
-            if any(member.peer == peer for member in self._memory.leaving):
-                # A leaver that was not waited for.
-                report.join = None
-                self._out.append(Stop(peer, join.incarnation))
-                return
-            self._out.append(Send(peer, self._view.install()))
+        elif not report.installed and any(member.peer == peer for member in self._memory.leaving):
+            # A leaver that was not waited for.
+            report.join = None
+            self._out.append(Stop(peer, join.incarnation))
+        else:
+            self._go_on()
 
     def _resume(self) -> None:
         """All roles have come again: bring to its end what the earlier life had begun.
@@ -258,9 +261,15 @@ class Coordinator:
             if report.join is None and patient:
                 return
         self.state = State.SERVING
-        peers = tuple(peer for peer in sorted(self._reports) if self._reports[peer].join is not None)
-        after = self._view
         undecided = self._memory.epoch > self._view.epoch
+        # Newcomers may know of a view that was not decided; one that was has none that are not in it.
+        peers = tuple(
+            peer
+            for peer, report in sorted(self._reports.items())
+            if report.join is not None and (undecided or self._in_view(peer))
+        )
+        self._let_in(self._view.connection_points)
+        after = self._view
         if undecided:
             after = View(self._memory.epoch, self._view.members, self._view.owners)  # type: ignore[arg-type]
         self._transition = Transition(self._view, after, peers, False, self._now_ms)
@@ -522,9 +531,14 @@ class Coordinator:
         if not leaving.isdisjoint(newcomers):
             return False  # a slot whose former process has not left yet
         for peer in newcomers:
-            if peer not in self._reports:
+            report = self._reports.get(peer)
+            if report is None:
                 self._spawn(peer)
                 asked = True
+            elif report.join is not None and not report.told:
+                report.told = True
+                assert self._view is not None, "newcomers to no view"
+                self._out.append(Send(peer, self._view.install()))
         if asked:
             self._start_deadline_ms = self._now_ms + self._settings.start_timeout_ms
             self._remember()

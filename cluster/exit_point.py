@@ -149,7 +149,8 @@ class ExitPoint:
                     handover.begin(self._out)
             case PublisherStates(epoch):
                 if handover is not None and handover.epoch == epoch:
-                    handover.arrived(peer.slot, message)
+                    for key, publisher in handover.arrived(peer.slot, message).items():
+                        self._settle(key, publisher)
                     self._go_on()
             case EpochEnded(epoch):
                 if handover is not None and handover.epoch == epoch:
@@ -162,7 +163,8 @@ class ExitPoint:
                 self._retire(epoch)
             case Abort(epoch):
                 self._next = self._handover = None
-                self._forget_streams()
+                if self._view is not None:
+                    self._forget_streams()
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
@@ -337,7 +339,8 @@ class ExitPoint:
             pending.client = message.client
             pending.last = message.upto
         done[-1].rejected = message.rejected
-        self._settle(key, publisher)
+        if publisher.follower is not None or self._publishers.get(key) is publisher:
+            self._settle(key, publisher)
 
     def _settle(self, key: PublisherKey, publisher: Publisher) -> None:
         """Acknowledge the publisher's runs that are done, as far as no earlier one is waited for."""

@@ -182,8 +182,12 @@ class Handover:
 
     # What comes --------------------------------------------------------------------------------------------------
 
-    def arrived(self, slot: int, message: PublisherStates) -> None:
-        """A former exit point tells what it knows; with the last word of the last one it takes effect."""
+    def arrived(self, slot: int, message: PublisherStates) -> dict[PublisherKey, Publisher]:
+        """A former exit point tells what it knows; with the last word of the last one it takes effect.
+
+        Returns the publishers of which it does. Before that nothing may be acknowledged for them: what the former exit
+        point has acknowledged may still be on its way.
+        """
         for state in message.states:
             coming = self._coming.setdefault((state.publisher, state.instance), Publisher())
             coming.released = max(coming.released, state.released)
@@ -191,8 +195,10 @@ class Handover:
         if message.last:
             self._unheard.discard(slot)
             if not self._unheard:
-                self._publishers.update(self._coming)
-                self._coming = {}
+                came, self._coming = self._coming, {}
+                self._publishers.update(came)
+                return came
+        return {}
 
     def coming_or_departed(self, key: PublisherKey) -> Publisher:
         """Return a publisher that moves and has pending runs."""

@@ -202,7 +202,8 @@ class Matcher:
 
     def _prepare(self, view: View) -> None:
         assert self._view is not None, "a second view before a first"
-        assert self._sweeping is None, f"{self._peer} prepares epoch {view.epoch} and has not settled the former one"
+        while self._sweep:  # only if the coordinator held this one for lost and did not wait
+            self._sweep_some()
         self._unswitched = set(self._view.access_points)
         self._moving = Moving(self._slot, self._view, view, self.table, self._apply)
 
@@ -211,15 +212,18 @@ class Matcher:
         if self._moving is not None:
             instructions, more = self._moving.step()
             self._out += instructions
-        for _ in range(min(SWEEP_ENTRIES, len(self._sweep))):
-            subscription = self._sweep.popleft()
-            if self.table.remove(subscription) is not None:
-                self.index.remove(subscription)
+        self._sweep_some()
         if self._sweeping is not None and not self._sweep:
             self._out.append(Send(COORDINATOR_PEER, Settled(self._sweeping)))
             self._sweeping = None
         if more or self._sweep:
             self._out.append(Again())
+
+    def _sweep_some(self) -> None:
+        for _ in range(min(SWEEP_ENTRIES, len(self._sweep))):
+            subscription = self._sweep.popleft()
+            if self.table.remove(subscription) is not None:
+                self.index.remove(subscription)
 
     def _switched(self, access_point: int, ends: list[tuple[int, int]]) -> None:
         assert self._view is not None, "a second view before a first"
@@ -240,13 +244,13 @@ class Matcher:
 
     def _retire(self, epoch: int) -> None:
         moving = self._moving
-        if moving is None or moving.after.epoch != epoch:
+        if moving is not None and moving.after.epoch == epoch:
+            self._view = moving.after
+            stays = self._slot in self._view.matchers
+            self._forget_next(epoch, moving.targets if stays else {})
+        else:
             self._settled_before(epoch)
-            return
-        self._view = moving.after
-        stays = self._slot in self._view.matchers
-        self._forget_next(epoch, moving.targets if stays else {})
-        if not stays:
+        if self._view is not None and self._slot not in self._view.matchers:
             self._out.append(Flush())
 
     def _abort(self, epoch: int) -> None:

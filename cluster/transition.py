@@ -130,8 +130,10 @@ class Transition:
         """Give it up, unless it is decided; roles that are gone are not waited for."""
         assert not self.decided, f"epoch {self.epoch} is decided and cannot be aborted"
         self.reason = reason
-        left = [peer for peer in self.peers if peer not in set(gone)]
-        out = self._enter(Phase.ABORTING, left, Abort(self.epoch))
+        lost = set(gone)
+        left = [peer for peer in self.peers if peer not in lost]
+        # Those that are only held for gone hear of it as well.
+        out = self._enter(Phase.ABORTING, left, Abort(self.epoch), self.peers)
         self._finish_if_done()
         return out
 
