@@ -871,6 +871,7 @@ class ConnectionPoint:
             case Retire(epoch):
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
                 if self._view is not None and self._slot not in self._view.connection_points:
+                    self._flush()  # what was gathered is owed as well
                     self._out.append(Flush())
             case EpochEnd(epoch):
                 self._out.append(Send(peer, EpochEnded(epoch)))
