@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from cluster import columns
@@ -17,12 +18,13 @@ from cluster.messages import (
     Epoch,
     Member,
     Peer,
+    Prepare,
     client_key,
     slot_of,
     subscription_id,
 )
 from cluster.routing import access_point_of, exit_point_of
-from cluster.view import KEY_GROUPS, View, even_owners, first_view, key_group, view_of
+from cluster.view import KEY_GROUPS, View, even_owners, first_view, key_group, key_groups, view_of
 
 
 def draw_members(rng: random.Random) -> list[Member]:
@@ -63,6 +65,7 @@ def test_a_view_comes_back_from_its_message(seed: int) -> None:
     view = first_view(members)
     again = view_of(view.install())
     assert again == view
+    assert view_of(Prepare(1, list(view.members), view.owners)) == view
     assert again.epoch == 1
     for member in members:
         assert again.member(member.peer) == member
@@ -73,11 +76,22 @@ def test_a_view_comes_back_from_its_message(seed: int) -> None:
         (MATCHER, view.matchers),
         (EXIT_POINT, view.exit_points),
     ):
-        assert slots == tuple(sorted(member.slot for member in members if member.layer == layer))
+        assert slots == view.slots(layer) == tuple(sorted(member.slot for member in members if member.layer == layer))
         assert view.peers(layer) == tuple(Peer(layer, slot) for slot in slots)
     for _ in range(100):
         subscription = rng.getrandbits(63)
-        assert view.owner(subscription) == columns.u16(view.owners)[key_group(subscription)]
+        group = key_group(subscription)
+        assert view.owner(subscription) == view.owner_of_group(group) == columns.u16(view.owners)[group]
+        assert view.owners_list[group] == view.owner(subscription)
+
+
+def test_a_column_of_subscriptions_has_the_groups_of_each() -> None:
+    """The matcher filters hits by columns, everyone else asks one by one."""
+    rng = random.Random(7)
+    subscriptions = [0, (1 << 63) - 1, *(rng.getrandbits(63) for _ in range(2000))]
+    groups = key_groups(np.array(subscriptions, columns.U64))
+    assert groups.tolist() == [key_group(one) for one in subscriptions]
+    assert key_groups(np.array([], columns.U64)).tolist() == []
 
 
 def test_near_subscriptions_spread_over_the_key_groups() -> None:

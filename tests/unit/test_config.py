@@ -29,6 +29,8 @@ def test_the_defaults_are_those_of_the_issue() -> None:
     filters = Config().filters
     assert (filters.predicates, filters.depth, filters.text_bytes) == (64, 16, 8192)
     assert (filters.list_values, filters.conjunctions) == (256, 1024)
+    transitions = Config().transitions
+    assert (transitions.strategy, transitions.wave_groups, transitions.wave_bytes) == ("waves", 64, 8 << 20)
 
 
 def test_filter_settings_and_filter_limits_are_the_same_list() -> None:
@@ -66,6 +68,9 @@ def test_the_files_that_come_along_are_good(name: str) -> None:
         ({"client_port": {"port": 65_535}, "layers": {"connection_points": 2}}, ["client_port.port", "65536"]),
         ({"client_port": {"host": "0.0.0.0"}}, ["client_port.host", "insecure"]),
         ({"client_port": {"host": "broker.example"}}, ["client_port.host", "insecure"]),
+        ({"transitions": {"strategy": "slowly"}}, ["transitions.strategy", "slowly"]),
+        ({"transitions": {"wave_groups": 0}}, ["transitions.wave_groups", "1"]),
+        ({"transitions": {"wave_groups": 4097}}, ["transitions.wave_groups", "4096"]),
         ({"client_limits": {"frame_bytes": 4095}}, ["client_limits.frame_bytes", "4096"]),
         ({"client_limits": {"first_frame_bytes": 100}}, ["client_limits.first_frame_bytes", "256"]),
         ({"client_limits": {"subscriptions": 1 << 20}}, ["client_limits.subscriptions"]),
