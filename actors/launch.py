@@ -28,7 +28,7 @@ from cluster.config import Config
 from cluster.errors import KittiwakeError
 from cluster.messages import COORDINATOR
 
-__all__ = ["Broker", "compile_matching", "launch", "read_status"]
+__all__ = ["Broker", "compile_matching", "launch", "prepare_environment", "read_status"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -53,7 +53,7 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
 
     Raises: KittiwakeError when a role cannot be started, with the reason; what had started is stopped again.
     """
-    _environment()
+    prepare_environment()
     import ray
 
     own = config.ray.address is None
@@ -96,8 +96,8 @@ async def compile_matching() -> None:
         raise KittiwakeError(f"the matching index could not be compiled (exit status {status})")
 
 
-def _environment() -> None:
-    """Settings that Ray reads from the environment, before it is imported."""
+def prepare_environment() -> None:
+    """Set what Ray reads from the environment; before it is imported."""
     # Workers run in this environment; Ray's hook would build one anew for each from `uv run`.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_AUTH_MODE", "token")

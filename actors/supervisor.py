@@ -81,7 +81,7 @@ class RaySupervisor:
             await self._start(await making, peer, incarnation)
         except Exception as error:
             if (peer, incarnation) in self._made:  # else it was stopped meanwhile
-                reason = str(getattr(error, "cause", None) or error)
+                reason = str(getattr(error, "cause", None) or error).partition("\n")[0]  # Ray tells long stories
                 log.warning("%s did not start: %s", peer, reason)
                 self.failures.append(f"{peer}: {reason}")
                 self._shell.dispatch(SpawnFailed(peer, incarnation, reason))

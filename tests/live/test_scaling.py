@@ -1,0 +1,363 @@
+"""Layers that grow, shrink and have slices replaced on real Ray clusters, while publishers and subscribers go on.
+
+What was published is remembered, and filters are evaluated on it afterwards: each subscriber must have got exactly
+what matches, once, in each publisher's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.asking import open_admin
+from actors.launch import Broker, launch, prepare_environment
+from cluster import Client, Notification, connect, parse
+from cluster.config import ClientPort, Config, Layers, RaySettings, Transitions
+from tests.live.processes import tree, wait_for
+from tests.live.test_cluster import FILTERS, lives
+
+pytestmark = [
+    pytest.mark.live,
+    # Ray's own, on import and at its end.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+PUBLISHERS = 3
+SUBSCRIBERS = 3
+WAVES = Transitions(wave_groups=256)  # a dozen for two newcomers; by default they are smaller
+_numbers = itertools.count()
+
+
+class Traffic:
+    """Publishers, and subscribers that keep all they get; one more client subscribes, publishes, and takes it back.
+
+    published: by publisher, in order. got: by subscriber. round_trips: of that client.
+    """
+
+    def __init__(self) -> None:
+        self.published: dict[str, list[dict[str, Any]]] = {}
+        self.got: list[list[Notification]] = [[] for _ in range(SUBSCRIBERS)]
+        self.round_trips = 0
+        self.done = False
+
+    async def publish(self, client: Client) -> None:
+        made = self.published.setdefault(client.client_id, [])
+        rng = random.Random(client.client_id)
+        while not self.done:
+            chunk: list[dict[str, Any]] = []
+            for _ in range(rng.randrange(1, 30)):
+                reading: dict[str, Any] = {"station": f"S{rng.randrange(24)}", "lat": 40.38 + rng.random() * 0.1}
+                reading[rng.choice(("no2", "o3"))] = round(rng.random() * 100, 1)
+                chunk.append(reading)
+            made += chunk
+            await client.publish_many(chunk)
+            await asyncio.sleep(rng.random() * 0.02)
+
+    async def read(self, group: Any, into: list[Notification]) -> None:
+        async for notification in group:
+            into.append(notification)
+
+    async def go_round(self, client: Client) -> None:
+        """What is subscribed to holds as soon as that is acknowledged, and not any more once it is taken back."""
+        while not self.done:
+            number = self.round_trips
+            subscription = await client.subscribe(f"trip == {number}")
+            trips: list[dict[str, Any]] = [{"trip": number - 1}, {"trip": number}]
+            self.published.setdefault(client.client_id, []).extend(trips)
+            await client.publish_many(trips)
+            assert (await anext(subscription)).attributes == {"trip": number}
+            await subscription.close()
+            self.round_trips += 1
+            await asyncio.sleep(0.005)
+
+    def expected(self, texts: list[str]) -> dict[tuple[str, int], tuple[int, ...]]:
+        filters = [parse(text) for text in texts]
+        wanted = {}
+        for name, made in self.published.items():
+            for sequence, reading in enumerate(made, 1):
+                ids = tuple(number for number, one in enumerate(filters) if one.matches(reading))
+                if ids:
+                    wanted[name, sequence] = ids
+        return wanted
+
+    def check(self, place: int) -> None:
+        got = self.got[place]
+        seen = {(one.publisher, one.sequence): one.subscription_ids for one in got}
+        assert len(seen) == len(got), "a publication arrived twice"
+        assert seen == self.expected(FILTERS[place:])
+        for name in self.published:
+            sequences = [one.sequence for one in got if one.publisher == name]
+            assert sequences == sorted(sequences), "out of order"
+        for one in got:
+            assert one.attributes == self.published[one.publisher][one.sequence - 1]
+
+
+@contextlib.asynccontextmanager
+async def traffic(broker: Broker) -> AsyncIterator[Traffic]:
+    """Have traffic; at the end all that is due must arrive, and nothing else."""
+    made = Traffic()
+    life = next(_numbers)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def client(name: str, place: int) -> Client:
+            endpoint = broker.endpoints[place % len(broker.endpoints)]
+            return await stack.enter_async_context(connect(endpoint, client_id=f"{name}-{life}-{place}"))
+
+        subscribers = [await client("subscriber", place) for place in range(SUBSCRIBERS)]
+        groups = [await one.subscribe_many(FILTERS[place:]) for place, one in enumerate(subscribers)]
+        publishers = [await client("publisher", place) for place in range(PUBLISHERS)]
+        rounder = await client("rounder", 0)
+        reading = [asyncio.create_task(made.read(group, got)) for group, got in zip(groups, made.got, strict=True)]
+        sending = [asyncio.create_task(made.publish(one)) for one in publishers]
+        sending.append(asyncio.create_task(made.go_round(rounder)))
+        try:
+            yield made
+            assert not any(task.done() for task in [*sending, *reading]), "somebody gave up"
+            made.done = True
+            await asyncio.gather(*sending)
+            wanted = [made.expected(FILTERS[place:]) for place in range(SUBSCRIBERS)]
+            async with asyncio.timeout(30):
+                while not all(len(made.got[place]) >= len(wanted[place]) for place in range(SUBSCRIBERS)):
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.2)  # for doubles
+        finally:
+            for task in [*sending, *reading]:
+                task.cancel()
+            await asyncio.wait([*sending, *reading])
+        assert [one.reconnections for one in [*subscribers, *publishers, rounder]] == [0] * (
+            SUBSCRIBERS + PUBLISHERS + 1
+        )
+    for place in range(SUBSCRIBERS):
+        made.check(place)
+        assert len(made.got[place]) > 100, "there was traffic"
+    assert made.round_trips > 10
+
+
+async def scale(broker: Broker, **wish: Any) -> dict[str, Any]:
+    """Scale and return the operation, which must be done, with the fewest moves."""
+    operation = await broker.admin.scale(**wish, timeout_s=60)
+    assert operation["state"] == "done", operation["reason"]
+    assert operation["groups_moved"] == operation["groups_minimum"]
+    return operation
+
+
+async def slots(broker: Broker, layer: str) -> list[int]:
+    """Return the slots of a layer, once those that leave have left."""
+    async with asyncio.timeout(30):
+        while True:
+            members = (await broker.admin.status())["members"]
+            if all(row["state"] == "serving" for row in members):
+                return [row["slot"] for row in members if row["layer"] == layer]
+            await asyncio.sleep(0.02)
+
+
+# On several nodes ----------------------------------------------------------------------------------------------------
+
+
+def parent(pid: int) -> int:
+    """Return the pid of the process that made this one: the raylet of its node."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture
+def raylets() -> Iterator[Any]:
+    """A Ray cluster of three nodes on this machine, that somebody else runs."""
+    prepare_environment()
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def test_on_three_nodes_of_a_ray_cluster(raylets: Any, tmp_path: Path) -> None:
+    config = Config(
+        name="nodes",
+        data_directory=str(tmp_path),
+        client_port=ClientPort(port=0),
+        layers=Layers(connection_points=2),
+        transitions=WAVES,
+        ray=RaySettings(address=raylets.address, lane_host="127.0.0.1", cpus_per_role=0.2),
+    )
+
+    async def story() -> list[int]:
+        async with launch(config) as broker:
+            async with traffic(broker):
+                await scale(broker, matchers=3, exit_points=2, access_points=2)
+                await scale(broker, replace=[("matcher", 1)])
+                members = (await broker.admin.status())["members"]
+                await scale(broker, matchers=1, exit_points=1, access_points=1)
+            nodes = {parent(row["pid"]) for row in members}
+            assert len(members) in (9, 10), "the one that was replaced may not have left yet"
+            assert len(nodes) == 3, "the slices are spread over the nodes"
+            return [row["pid"] for row in members]
+
+    pids = asyncio.run(story())
+    wait_for(lambda: not any(lives(pid) for pid in pids), 20, "processes were left behind on the nodes")
+
+
+# On one machine -----------------------------------------------------------------------------------------------------
+
+
+class Live:
+    """A cluster that lasts for all tests of this file, and the loop that it lives on."""
+
+    def __init__(self, runner: asyncio.Runner, config: Config, broker: Broker) -> None:
+        self._runner = runner
+        self.config = config
+        self.broker = broker
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        async def bounded() -> Any:
+            async with asyncio.timeout(90):
+                return await work
+
+        return self._runner.run(bounded())
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    config = Config(
+        name="scaling",
+        data_directory=str(tmp_path_factory.mktemp("scaling")),
+        client_port=ClientPort(port=0),
+        transitions=WAVES,
+    )
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        broker = runner.run(stack.enter_async_context(launch(config)))
+        try:
+            yield Live(runner, config, broker)
+        finally:
+            runner.run(stack.aclose())
+
+
+def test_matchers_come_and_go(live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            operation = await scale(live.broker, matchers=3)
+            assert operation["groups_moved"] == 2730
+            assert await slots(live.broker, "matcher") == [0, 1, 2]
+            await scale(live.broker, matchers=1)
+            assert await slots(live.broker, "matcher") == [0]
+
+    live.run(story())
+
+
+def test_exit_points_come_and_go(live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            await scale(live.broker, exit_points=2)
+            assert await slots(live.broker, "exit_point") == [0, 1]
+            await asyncio.sleep(0.2)
+            await scale(live.broker, exit_points=1)
+            assert await slots(live.broker, "exit_point") == [0]
+
+    live.run(story())
+
+
+def test_access_points_come_and_go(live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            await scale(live.broker, access_points=2)
+            assert await slots(live.broker, "access_point") == [0, 1]
+            await asyncio.sleep(0.2)
+            await scale(live.broker, access_points=1)
+            assert await slots(live.broker, "access_point") == [0]
+
+    live.run(story())
+
+
+@pytest.mark.parametrize("strategy", ["all_at_once", "stop_swap"])
+def test_several_layers_at_once(strategy: str, live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            operation = await scale(live.broker, matchers=2, exit_points=2, access_points=2, strategy=strategy)
+            assert len(operation["steps"]) == 1
+            await scale(live.broker, matchers=1, exit_points=1, access_points=1, strategy=strategy)
+
+    live.run(story())
+
+
+def test_slices_are_replaced(live: Live) -> None:
+    async def story() -> None:
+        before = {(row["layer"], row["slot"]): row["pid"] for row in (await live.broker.admin.status())["members"]}
+        layers = ("access_point", "matcher", "exit_point")
+        async with traffic(live.broker):
+            old = {layer: await slots(live.broker, layer) for layer in layers}
+            for layer in layers:
+                (slot,) = old[layer]
+                operation = await open_admin(live.config).replace(layer, slot, timeout_s=60)
+                assert operation["state"] == "done"
+                assert operation["former"][layer] == [slot]
+            for layer in layers:
+                (slot,) = await slots(live.broker, layer)
+                assert [slot] != old[layer]
+                async with asyncio.timeout(20):
+                    while lives(before[layer, old[layer][0]]):
+                        await asyncio.sleep(0.02)
+
+    live.run(story())
+
+
+def test_a_later_wish_takes_over_and_an_abort_leaves_no_trace(live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            before = await slots(live.broker, "matcher")
+            first = await live.broker.admin.scale(matchers=4, wait=False)
+            later = await scale(live.broker, matchers=2)
+            assert (await live.broker.admin.wait(first["number"]))["number"] == later["number"]
+            await live.broker.admin.scale(matchers=3, wait=False)
+            aborted = await live.broker.admin.abort()
+            assert aborted["reason"] == "by the operator"
+            assert len(await slots(live.broker, "matcher")) == 2
+            await scale(live.broker, matchers=1)
+            assert len(before) == len(await slots(live.broker, "matcher")) == 1
+            states = [one["state"] for one in (await live.broker.admin.transitions())[-4:]]
+            assert states == ["merged", "done", "aborted", "done"]
+
+    live.run(story())
+
+
+def newcomer(known: set[int]) -> int | None:
+    """Return the pid of a role's process that is just being started: a child of our own Ray."""
+    for pid in tree(os.getpid()).keys() - known:
+        with contextlib.suppress(OSError):
+            if b"RoleActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return None
+
+
+def test_a_newcomer_that_is_killed_ends_the_operation_and_nothing_else(live: Live) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            before = (await live.broker.admin.status())["epoch"]
+            known = set(tree(os.getpid()))
+            scaling = asyncio.create_task(live.broker.admin.scale(matchers=2, timeout_s=60))
+            async with asyncio.timeout(30):
+                while (victim := newcomer(known)) is None:
+                    await asyncio.sleep(0.001)
+            os.kill(victim, signal.SIGKILL)
+            operation = await scaling
+            assert operation["state"] == "aborted"
+            assert operation["reason"].startswith("matcher ")
+            assert len(await slots(live.broker, "matcher")) == 1
+            assert (await live.broker.admin.status())["epoch"] == before
+            await scale(live.broker, matchers=2)
+            await scale(live.broker, matchers=1)
+
+    live.run(story())
