@@ -136,6 +136,7 @@ class Coordinator:
         self._sessions = Sessions()
         self._transition: Transition | None = None
         self._operation: Operation | None = None
+        self._step_of: Operation | None = None  # for which the view change was begun
         self._wave = self._settings.wave_groups
         self._due = False  # the next step is to be taken on the next Tick
         self._start_deadline_ms: int | None = None  # of newcomers
@@ -149,6 +150,8 @@ class Coordinator:
             for member in (*self._view.members, *self._memory.leaving):
                 self._reports[member.peer] = Report(member.incarnation, 0, connected=False)
             self._operation = next((one for one in self._history if one.state == "running"), None)
+            if self._operation is None:
+                self._memory.wanted = slots_of(self._view)
 
     def start(self) -> list[Instruction]:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
@@ -222,9 +225,14 @@ class Coordinator:
 
     def _join(self, peer: Peer, join: Join) -> None:
         report = self._reports.get(peer)
-        if report is None and self._view is not None:
+        if report is None and self.state in (State.RESUMING, State.SERVING):
             # A newcomer that an earlier life has had started; others may know it. If it is not needed it is dismissed.
             report = self._reports[peer] = Report(join.incarnation, self._now_ms)
+            if self.state is State.SERVING:
+                # It has not heard how that ended for which it was started, and may hold some of it.
+                report.join = join
+                self._dismiss(peer)
+                return
         if report is None or report.incarnation != join.incarnation:
             self._out.append(Stop(peer, join.incarnation))
             return
@@ -271,10 +279,14 @@ class Coordinator:
         self._let_in(self._view.connection_points)
         after = self._view
         if undecided:
+            reason = "the coordinator was started anew"
+            self._step_of = self._operation
+            self._end("aborted", reason)
+            self._want_what_is()
             after = View(self._memory.epoch, self._view.members, self._view.owners)  # type: ignore[arg-type]
         self._transition = Transition(self._view, after, peers, False, self._now_ms)
         if undecided:
-            self._out += self._transition.abort("the coordinator was started anew", ())
+            self._out += self._transition.abort(reason, ())
         else:
             self._out += self._transition.commit()
 
@@ -510,6 +522,7 @@ class Coordinator:
         self._memory.epoch = view.epoch
         self._remember()
         peers = tuple(sorted(present | {member.peer for member in view.members}))
+        self._step_of = self._operation
         self._transition = Transition(self._view, view, peers, strategy == "stop_swap", self._now_ms)
         self._out += self._transition.start()
 
@@ -602,9 +615,7 @@ class Coordinator:
         else:
             self._wave = min(2 * self._wave, self._settings.wave_groups)
         if not committed:
-            self._end("aborted", transition.reason)
-            self._want_what_is()
-            self._go_on()
+            self._go_on()  # to where a wish wants that came meanwhile
             return
         # Not at once: between two waves the queues run empty.
         self._due = True
@@ -621,8 +632,8 @@ class Coordinator:
                 self._dismiss(member.peer)
 
     def _account(self, transition: Transition, committed: bool) -> None:
-        # After an abort the operation may have ended already: the step still belongs to it.
-        operation = self._operation
+        # What is aborted belongs to the operation that it has ended, whatever was asked for meanwhile.
+        operation = self._operation if committed else self._step_of
         if operation is None:
             return
         operation.steps.append(

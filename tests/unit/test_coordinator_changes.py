@@ -446,6 +446,18 @@ def test_a_later_wish_takes_over_from_wherever_the_cluster_is() -> None:
     assert len(control.running) == 6
 
 
+def test_a_wish_that_comes_during_an_abort_is_followed_after_it() -> None:
+    control = growing()
+    control.say(M0, Failed(2, "no"))
+    control.ask("scale", exit_points=2)
+    control.settle()
+    first, second = control.ask("transitions")["operations"]
+    assert (first["state"], first["reason"]) == ("aborted", "matcher 0: no")
+    assert [step["outcome"] for step in first["steps"]] == ["aborted"]
+    assert (second["state"], [step["outcome"] for step in second["steps"]]) == ("done", ["committed"])
+    assert (control.slots(), control.slots(EXIT_POINT)) == ([0], [0, 1])
+
+
 def test_wishes_add_up() -> None:
     control = Control(layers()).serve()
     control.ask("scale", matchers=2)
@@ -491,8 +503,10 @@ def test_a_new_life_aborts_what_was_not_decided() -> None:
         again = control.restart()
         assert again.machine.state is State.RESUMING
         assert again.take() == []
+        newcomer = again.running[M1]
         again.rejoin()
         assert again.sent(Abort) == [AP, CP, EP, M0]
+        assert again.take()[-1] == Stop(M1, newcomer), "too late to hear of it: nobody knows what it holds"
         aborted(again, "the coordinator was started anew")
         again.ask("scale", matchers=2, strategy="all_at_once")
         again.settle()
