@@ -330,6 +330,7 @@ class Shell:
         link = self._links.get(member.peer)
         if link is not None and link.identity.incarnation <= member.incarnation:
             self._drop(link, "it is gone")
+            self.dispatch(LaneDown(member.peer))
 
     def _drop(self, link: Link, reason: str) -> None:
         self._links.pop(link.peer, None)

@@ -93,6 +93,7 @@ class Assembly:
         self._again: set[Peer] = set()
         self._flushing: set[Peer] = set()
         self._crashed: set[Peer] = set()
+        self._linked: dict[tuple[Peer, Peer], int] = {}  # who knows whom as which incarnation
         self.starter: Callable[[Peer, int], None] = self.spawn
         self.stopper: Callable[[Peer, int], None] = self.stop
         self.instruct: Callable[[Peer, list[Instruction]], list[Instruction]] = lambda _, instructions: instructions
@@ -190,8 +191,10 @@ class Assembly:
             case CloseClient(connection):
                 self._client_output(peer, connection, None)
             case Connect(member):
-                if member.peer in self._crashed:
-                    return
+                if self.incarnations.get(member.peer) != member.incarnation:
+                    return  # it has died
+                self._linked[peer, member.peer] = member.incarnation
+                self._linked[member.peer, peer] = self.incarnations[peer]
                 self.feed(member.peer, LaneUp(peer))
                 self.feed(peer, LaneUp(member.peer))
             case Disconnect(member):
@@ -236,7 +239,9 @@ class Assembly:
         self.feed(COORDINATOR_PEER, LaneDown(peer))
 
     def _disconnect(self, peer: Peer, other: Peer, incarnation: int) -> None:
-        if self.incarnations.get(other, incarnation) == incarnation:
+        if self._linked.get((peer, other)) == incarnation:
+            del self._linked[peer, other]
             self.lanes.pop((peer, other), None)
             self.lanes.pop((other, peer), None)
+            self.feed(peer, LaneDown(other))
             self.see_flushed(peer)

@@ -733,7 +733,7 @@ class Again(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Let go of the lane to this member, and of what is on it; nothing if another incarnation has it by now."""
+    """Let go of the lane to this member, and of what is on it, and say LaneDown; nothing if another incarnation has it."""
 
     member: Member
 

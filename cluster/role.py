@@ -102,7 +102,6 @@ class Role:
         """Take one event; return what to do about it, in order."""
         match event:
             case Received(_, Gone(member)):
-                self._up.discard(member.peer)
                 return [Disconnect(member)]
             case _:
                 out = self.machine.handle(event)
