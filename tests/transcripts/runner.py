@@ -12,7 +12,7 @@ nothing moves), and frames that clients read (`name <-`).
     consume NAME COUNT
     goodbye NAME | cut NAME
     pass MS                                   time passes, with a Tick to every machine
-    scale WHAT=COUNT ...                      an operator's wish, like matchers=2 strategy=all_at_once
+    scale WHAT=COUNT ... | abort              an operator's wish, like matchers=2 strategy=all_at_once | gives it up
     hold FROM TO | release FROM TO            what is on the lane between two machines (ap1 m0) waits | goes on
 
 `python -m tests.transcripts.runner --rewrite` writes the files anew with what happens now; look at the diff and
@@ -214,7 +214,13 @@ class Player:
         for word in words:
             key, _, value = word.partition("=")
             arguments[key] = int(value) if value.isdigit() else value
-        answer = self.assembly.request(Request("scale", json.dumps(arguments).encode()))
+        self._operate("scale", arguments)
+
+    def _do_abort(self, words: list[str], command: str) -> None:
+        self._operate("abort", {})
+
+    def _operate(self, command: str, arguments: dict[str, Any]) -> None:
+        answer = self.assembly.request(Request(command, json.dumps(arguments).encode()))
         assert isinstance(answer, Answer), "the coordinator does not answer"
         assert not answer.error, answer.error
 
