@@ -675,7 +675,7 @@ class Coordinator:
 
     def _start_overdue(self) -> None:
         self._start_deadline_ms = None
-        late = [peer for peer, report in self._reports.items() if not report.installed and report.join is None]
+        late = [peer for peer, report in self._reports.items() if not report.installed]
         if late:
             self._give_up(f"{', '.join(map(str, sorted(late)))}: not up in {self._settings.start_timeout_ms} ms")
 

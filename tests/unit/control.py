@@ -170,9 +170,9 @@ class Control:
         """Let all answer, and time pass, until nothing more happens; the silent stay so."""
         for _ in range(1000):
             if not self.answer():
-                self.said += (before := self.take())
+                count = len(self.said)
                 self.pass_ms(50)
-                if len(self.said) == len(before) and not self._due():
+                if len(self.said) == count and not self._due():
                     return
         raise AssertionError("it does not come to rest")
 

@@ -397,6 +397,16 @@ def test_a_process_that_does_not_join_in_time_ends_the_wish() -> None:
     assert M1 not in control.running
 
 
+def test_a_process_whose_lanes_do_not_come_up_in_time_ends_the_wish() -> None:
+    control = Control(Config(transitions=Transitions(start_timeout_ms=10_000))).serve()
+    control.ask("scale", matchers=2)
+    control.join(M1)
+    control.pending.clear()  # it lives and reports, and never says Installed
+    control.pass_ms(10_050)
+    assert control.operation()["reason"] == "matcher 1: not up in 10000 ms"
+    assert M1 not in control.running
+
+
 def test_a_newcomer_that_is_lost_before_its_view_ends_the_wish() -> None:
     control = Control(layers()).serve()
     control.ask("scale", matchers=2)
@@ -553,7 +563,8 @@ def test_a_new_life_at_rest_has_everyone_confirm_and_serves() -> None:
     assert again.machine.state is State.SERVING
     again.settle()
     assert again.ask("transitions") == {"operations": []}
-    assert again.sent(Spawn) == []  # type: ignore[arg-type]
+    assert again.sent(Serve) == [CP], "clients were perhaps not let in before"
+    assert not any(isinstance(one, Spawn | Stop) for one in again.take())
     again.ask("scale", matchers=3)
     again.settle()
     assert again.slots() == [0, 1, 2]
