@@ -36,15 +36,13 @@ LOOPBACK = "127.0.0.1"
 class Broker:
     """A running cluster. endpoints: one URL per connection point, as they were when it came up. admin: scales it."""
 
-    def __init__(self, endpoints: list[str], coordinator: Any, admin: Admin) -> None:
+    def __init__(self, endpoints: list[str], admin: Admin) -> None:
         self.endpoints = endpoints
         self.admin = admin
-        self._coordinator = coordinator
 
     async def status(self) -> dict[str, Any]:
-        """Return the coordinator's status document."""
-        document: dict[str, Any] = await self._coordinator.status.remote()
-        return document
+        """Return the coordinator's status document. Raises KittiwakeError while there is no coordinator to ask."""
+        return await self.admin.status()
 
 
 @contextlib.asynccontextmanager
@@ -137,9 +135,11 @@ async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Brok
     secret = secrets.token_bytes(32)
     host = config.ray.lane_host or (LOOPBACK if own else None)
     try:
-        coordinator = ray.remote(CoordinatorActor).options(**actor_options(COORDINATOR, config, own)).remote()
+        options = actor_options(COORDINATOR, config, own, max_restarts=-1)
+        arguments = (msgspec.json.encode(config), secret, host, own)
+        coordinator = ray.remote(CoordinatorActor).options(**options).remote(*arguments)
         actors.append(coordinator)
-        address = await coordinator.start.remote(msgspec.json.encode(config), secret, host, own)
+        address = await coordinator.start.remote()
         while (status := await coordinator.status.remote())["state"] != "serving":
             if failures := await coordinator.failures.remote():
                 raise KittiwakeError(f"a role did not start: {failures[0]}")
@@ -153,7 +153,7 @@ async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Brok
     endpoints = [f"kittiwake://{row['client_address']}" for row in status["members"] if row["client_address"]]
     run = RunFile(config.name, os.getpid(), address[0], address[1], secret.hex(), endpoints)
     write_run_file(config, run)
-    return Broker(endpoints, coordinator, admin_of(run))
+    return Broker(endpoints, admin_of(run))
 
 
 async def _stop(ray: Any, actors: list[Any]) -> None:

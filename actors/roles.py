@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import sys
+import warnings
 from typing import Any
 
 import msgspec
@@ -27,18 +28,23 @@ from cluster.messages import MATCHER, Peer
 
 FAILED_EXIT = 70
 """The exit status of a process whose machine raised (EX_SOFTWARE)."""
+RESUME_S = 1.0
+"""Until another process of the coordinator is started when one could not go on: its port may be free by then."""
 GOODBYE_S = 1.0
 """How long connection points may take to hear that the cluster stops."""
 
 
-def actor_options(name: str, config: Config, own: bool) -> dict[str, Any]:
+log = logging.getLogger("kittiwake")
+
+
+def actor_options(name: str, config: Config, own: bool, *, max_restarts: int = 0) -> dict[str, Any]:
     """Return how Ray is to run an actor of the cluster. own: Ray is there for this cluster alone."""
     return {
         "name": name,
         "lifetime": "detached",
         # On one machine there is nothing to place, and no number of CPUs to be an obstacle to growth.
         "num_cpus": 0 if own else config.ray.cpus_per_role,
-        "max_restarts": 0,
+        "max_restarts": max_restarts,
         "max_task_retries": 0,
         "scheduling_strategy": "SPREAD" if config.ray.placement == "spread" else "DEFAULT",
         "enable_task_events": False,
@@ -66,29 +72,64 @@ def _node_address() -> str:
 
 
 class CoordinatorActor:
-    """The coordinator's process."""
+    """The coordinator's process. When it dies Ray starts another one with the same arguments, which goes on from disk.
 
-    async def start(self, config: bytes, secret: bytes, host: str | None, own: bool) -> tuple[str, int]:
-        """Open the lane port and have the roles started; return the port's address. `host`: None takes the node's own.
+    own: Ray is there for this cluster alone. host: where to listen; None takes the node's own address.
+    """
+
+    def __init__(self, config: bytes, secret: bytes, host: str | None, own: bool) -> None:
+        self._config = config
+        self._secret = secret
+        self._host = host
+        self._own = own
+        context = ray.get_runtime_context()
+        with warnings.catch_warnings(action="ignore"):  # Ray's own, about itself
+            is_again = context.was_current_actor_reconstructed
+        if is_again:
+            context.current_actor.resume.remote()  # taken up when this has returned
+
+    async def start(self) -> tuple[str, int]:
+        """Open the lane port and have the roles started; return the port's address.
 
         What an earlier cluster has left in the data directory is thrown away.
         """
+        return await self._begin(fresh=True)
+
+    async def resume(self) -> None:
+        """Go on from what an earlier life has left on disk, at the same port."""
+        try:
+            await self._begin(fresh=False)
+        except Exception as error:
+            log.error("the coordinator cannot go on", exc_info=error)
+            await asyncio.sleep(RESUME_S)  # then Ray lets it try again
+            _leave(error)
+
+    async def _begin(self, *, fresh: bool) -> tuple[str, int]:
         _prepare_process()
-        settings = config_from(msgspec.json.decode(config))
-        store = Store(store_path(settings.directory), fresh=True)
+        settings = config_from(msgspec.json.decode(self._config))
+        store = Store(store_path(settings.directory), fresh=fresh)
+        life, port = store.last_life()
         self._machine = Coordinator(settings, *store.read())
 
         def make(name: str) -> Any:
-            return ray.remote(RoleActor).options(**actor_options(name, settings, own)).remote()
+            return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote()
 
         def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
             async def start(actor: Any, peer: Peer, incarnation: int) -> None:
-                await actor.start.remote(peer.layer, peer.slot, incarnation, config, secret, address, host)
+                arguments = (peer.layer, peer.slot, incarnation, self._config, self._secret, address, self._host)
+                await actor.start.remote(*arguments)
 
+            store.begin_life(life + 1, address[1])
             return RaySupervisor(shell, store, make, start)
 
         self._shell, address = await start_coordinator(
-            self._machine, secret, host=host or _node_address(), supervisor=supervisor, failed=_leave
+            self._machine,
+            self._secret,
+            host=self._host or _node_address(),
+            port=port,
+            incarnation=life + 1,
+            supervisor=supervisor,
+            failed=_leave,
         )
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor

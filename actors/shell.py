@@ -92,7 +92,7 @@ class Supervisor(Protocol):
 class Link:
     """The lane to one incarnation of a peer, and the connection that carries it now.
 
-    member: where to dial; None where the peer dials us.
+    member: where to dial, and whom: its incarnation 0 is any that answers there. None where the peer dials us.
     """
 
     def __init__(self, identity: Identity, member: Member | None) -> None:
@@ -146,12 +146,12 @@ class Shell:
 
     # Life --------------------------------------------------------------------------------------------------------
 
-    async def listen(self, host: str) -> int:
-        """Open the lane port on `host`; return its number."""
-        self._server = await self._loop.create_server(lambda: self._lane_protocol(None), host, 0)
+    async def listen(self, host: str, port: int = 0) -> int:
+        """Open the lane port on `host`, any free one without a number; return its number."""
+        self._server = await self._loop.create_server(lambda: self._lane_protocol(None), host, port)
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
 
     async def bind_clients(self) -> tuple[str, int]:
         """Take the client port, so that its number is known; clients are accepted from ServeClients on."""
@@ -344,10 +344,11 @@ class Shell:
     async def _dial(self, link: Link) -> None:
         """Open a connection for the link; on failure try again until the link is dropped."""
         assert link.member is not None, "only known addresses are dialled"
+        target = Identity(*link.peer, link.member.incarnation)
         while not self._stopped and self._links.get(link.peer) is link and link.protocol is None:
             try:
                 await self._loop.create_connection(
-                    lambda: self._lane_protocol(link.identity), link.member.host, link.member.port
+                    lambda: self._lane_protocol(target), link.member.host, link.member.port
                 )
                 return
             except OSError:
@@ -374,11 +375,14 @@ class Shell:
 
     def _lane_up(self, protocol: LaneProtocol, other: Identity, peer_received: int) -> None:
         link = self._links.get(other.peer)
+        member = None
         if link is not None and link.identity != other:
+            if link.member is not None and not link.member.incarnation:
+                member = link.member
             self._drop(link, "replaced by another incarnation")
             link = None
         if link is None:
-            link = self._links[other.peer] = Link(other, None)
+            link = self._links[other.peer] = Link(other, member)
         if link.protocol is not None:
             self._owners.pop(link.protocol, None)
             link.protocol.abort("replaced by a newer connection")

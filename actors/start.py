@@ -52,16 +52,19 @@ async def start_coordinator(
     secret: bytes,
     *,
     host: str,
+    port: int = 0,
+    incarnation: int = 1,
     supervisor: Callable[[Shell, tuple[str, int]], Supervisor],
     failed: Callable[[BaseException], None],
 ) -> tuple[Shell, tuple[str, int]]:
     """Open the lane port on `host` and let the machine begin; return the shell, and the address that roles dial.
 
-    supervisor: makes who is to do what the machine asks for.
+    port, incarnation: of a later life, the port of the first, where roles look for it, and a higher number.
+    supervisor:        makes who is to do what the machine asks for.
     Raises: OSError when there is no such address; what the first writing to disk raises.
     """
-    shell = Shell(Identity(COORDINATOR, 0, 1), secret, failed=failed)
-    address = host, await shell.listen(host)
+    shell = Shell(Identity(COORDINATOR, 0, incarnation), secret, failed=failed)
+    address = host, await shell.listen(host, port)
     shell.supervisor = supervisor(shell, address)
     shell.handler = Clocked(machine)
     shell.perform(machine.start())
@@ -104,5 +107,5 @@ async def start_role(
     join = Join(incarnation, host, lane_port, door, os.getpid())
     role = Role(peer, join, machine, config)
     shell.handler = role
-    shell.perform([Connect(Member(*COORDINATOR_PEER, 1, *coordinator))])
+    shell.perform([Connect(Member(*COORDINATOR_PEER, 0, *coordinator))])  # in whichever life it is
     return shell, role, door

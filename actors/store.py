@@ -29,6 +29,7 @@ PRAGMA journal_mode = DELETE;
 PRAGMA synchronous = EXTRA;
 CREATE TABLE IF NOT EXISTS memory (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS lives (number INTEGER PRIMARY KEY, port INTEGER NOT NULL);
 """
 
 
@@ -109,6 +110,21 @@ class Store:
                 with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
                     database.execute("ROLLBACK")
                 raise
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def last_life(self) -> tuple[int, int]:
+        """Return the number of the coordinator's last process, and its port; 0 and 0 before the first."""
+        try:
+            row = self._database.execute("SELECT number, port FROM lives ORDER BY number DESC LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+    def begin_life(self, number: int, port: int) -> None:
+        """Have it on disk that a process has begun. Raises StoreError."""
+        try:
+            self._database.execute("INSERT INTO lives VALUES (?, ?)", (number, port))
         except sqlite3.Error as error:
             raise StoreError(f"{self._path}: {error}") from error
 

@@ -51,7 +51,7 @@ class RaySettings(Settings, frozen=True):
     """Where the roles run.
 
     address:       of a running Ray cluster; None starts one on this machine for as long as the command runs.
-    cpus_per_role: what each role asks of Ray; it decides placement, not speed.
+    cpus_per_role: what each role asks of Ray; it decides placement, not speed. A Ray of our own is asked for none.
     placement:     "spread" a layer over the nodes or "pack" it.
     lane_host:     the address that roles listen on for each other; None takes loopback with a Ray of our own,
                    else the node's address.

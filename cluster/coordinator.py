@@ -726,7 +726,8 @@ class Coordinator:
         """Return the cluster as a JSON document: its state, and a row for each slot."""
         members = []
         lost = 0
-        for peer, report in sorted(self._reports.items()):
+        for peer, _ in self.processes():
+            report = self._reports[peer]
             row: dict[str, object] = {"layer": peer.layer, "slot": peer.slot}
             if report.join is None:
                 row["state"] = "starting"

@@ -13,6 +13,7 @@ from actors.commands.operations import describe_operation, table
 from actors.commands.options import config_option, json_option, plural
 from actors.commands.running import Signals, run
 from cluster.config import Config, load_config
+from cluster.errors import KittiwakeError
 
 WATCH_S = 1.0
 """Between two looks at the cluster while `up` keeps it."""
@@ -48,10 +49,14 @@ async def _up(config: Config, signals: Signals) -> None:
         known: set[str] = set()
         while True:
             await asyncio.sleep(WATCH_S)
-            for name in lost_members(await broker.status()):
-                if name not in known:
-                    known.add(name)
-                    click.echo(f"kittiwake: lost {name}", err=True)
+            try:
+                troubles = [f"lost {name}" for name in lost_members(await broker.status())]
+            except KittiwakeError as error:
+                troubles = [str(error)]  # Ray starts it anew; data flows meanwhile
+            for trouble in troubles:
+                if trouble not in known:
+                    known.add(trouble)
+                    click.echo(f"kittiwake: {trouble}", err=True)
 
 
 @click.command(short_help="Show how a running cluster is.")

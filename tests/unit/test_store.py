@@ -182,3 +182,15 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert memory.epoch == MEMORY.epoch
         assert [one.state for one in history] == ["running"]
         store.write(encode_memory(Memory(epoch=1)), operation(1, state="done"))
+
+
+def test_lives_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.db"
+    with opened(path) as store:
+        assert store.last_life() == (0, 0)
+        store.begin_life(1, 4000)
+        store.begin_life(2, 4001)
+    with opened(path) as store:
+        assert store.last_life() == (2, 4001)
+        with pytest.raises(StoreError, match="UNIQUE"):
+            store.begin_life(2, 4002)
