@@ -112,6 +112,7 @@ class Moving:
         self.targets: dict[int, int] = {}  # group that leaves -> its new owner
         self.sources: dict[int, int] = {}  # group that comes -> its present owner
         self.entries = self.bytes = 0  # taken
+        self.sent_on = 0  # changes that belong to the snapshot and came after it had begun
         for group, (now, then) in enumerate(zip(u16(view.owners).tolist(), u16(after.owners).tolist(), strict=True)):
             if now == then:
                 continue
@@ -140,7 +141,10 @@ class Moving:
             return None
         group = key_group(change.subscription)
         target = self.targets.get(group)
-        return None if target is None else self._send(target, [change])
+        if target is None:
+            return None
+        self.sent_on += 1
+        return self._send(target, [change])
 
     def arrived(self, source: int, message: GroupCopy) -> None:
         """Entries have come; they are applied in steps."""

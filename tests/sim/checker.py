@@ -74,6 +74,16 @@ def required_numbers(session: Session, publication: Publication, now: int) -> li
     ]
 
 
+def check_allowed(session: Session, now: int) -> None:
+    """Check that what a session got was right, whatever it did not get."""
+    for received in session.received.values():
+        for number in received.numbers:
+            require(
+                allowed(session, number, received.publication, now),
+                f"{session.name()}: #{received.publication.number} {received.publication.attributes} came for {number}",
+            )
+
+
 def check_session(session: Session, publications: list[Publication], now: int) -> None:
     """Check everything that one session got and did not get. Raises Violation."""
     name = session.name()

@@ -19,9 +19,10 @@ from cluster import columns, frames
 from cluster.access_point import AccessPoint
 from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import Coordinator
-from cluster.exit_point import ExitPoint, Share
+from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
+    MATCHER,
     Acknowledge,
     Applied,
     ApplyChanges,
@@ -33,6 +34,7 @@ from cluster.messages import (
     Peer,
     Publications,
     Received,
+    Result,
     Send,
     SubscriptionChange,
     Tick,
@@ -45,22 +47,25 @@ Replace = Callable[[type, str, Any], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """what: the mistake, in a sentence. seeds: it is caught within so many; None where it is none as long as views do
-    not change. apply: makes it, with the patcher given."""
+    """what: the mistake, in a sentence. seeds: it is caught within so many. scenario: of those runs. apply: makes it,
+    with the patcher given."""
 
     what: str
-    seeds: int | None
+    seeds: int
+    scenario: str
     apply: Callable[[Replace], None]
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(what: str, *, seeds: int | None) -> Callable[[Callable[[Replace], None]], Callable[[Replace], None]]:
+def mutant(
+    what: str, *, seeds: int, scenario: str = "mixed"
+) -> Callable[[Callable[[Replace], None]], Callable[[Replace], None]]:
     """Enter a mutant under its function's name."""
 
     def enter(apply: Callable[[Replace], None]) -> Callable[[Replace], None]:
-        MUTANTS[apply.__name__.replace("_", "-")] = Mutant(what, seeds, apply)
+        MUTANTS[apply.__name__.replace("_", "-")] = Mutant(what, seeds, scenario, apply)
         return apply
 
     return enter
@@ -94,23 +99,6 @@ def no_duplicates_removed(replace: Replace) -> None:
     replace(ExitPoint, "_publisher", forgetful)
 
 
-# Every batch asks all matchers and each answers in order, so with one view shares complete in sequence anyway.
-@mutant("the exit point releases a share as soon as it is complete, not in sequence", seeds=None)
-def release_by_completion(replace: Replace) -> None:
-    def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
-        shares = self._streams[result.access_point].shares
-        if result.sequence not in shares:
-            count = sum(run.count for run in result.runs)
-            shares[result.sequence] = Share(frozenset(result.expect), result.runs, count)
-        share = shares[result.sequence]
-        share.results[matcher.slot] = result
-        if len(share.results) == len(share.expect):
-            del shares[result.sequence]
-            self._release(share)
-
-    replace(ExitPoint, "_join", join)
-
-
 @mutant("the exit point is content with one matcher's answer", seeds=20)
 def one_answer_is_enough(replace: Replace) -> None:
     original = ExitPoint._join
@@ -128,20 +116,20 @@ def _changed(message: Any, **values: Any) -> Any:
 
 @mutant("the exit point acknowledges on release, not when the connection points have taken the run", seeds=60)
 def acknowledge_on_release(replace: Replace) -> None:
-    def settle(self: ExitPoint, publisher: Any) -> None:
+    def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
         while publisher.pending:
             done = publisher.pending.popleft()
-            self._tell(done, done.rejected)
+            self._tell(key, publisher, done, 1, done.rejected)
 
     replace(ExitPoint, "_settle", settle)
 
 
 @mutant("the exit point acknowledges a run though an earlier one is still waited for", seeds=20)
 def acknowledge_out_of_order(replace: Replace) -> None:
-    def settle(self: ExitPoint, publisher: Any) -> None:
+    def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
         for done in [one for one in publisher.pending if not one.waits]:
             publisher.pending.remove(done)
-            self._tell(done, done.rejected)
+            self._tell(key, publisher, done, 1, done.rejected)
 
     replace(ExitPoint, "_settle", settle)
 
@@ -150,11 +138,10 @@ def acknowledge_out_of_order(replace: Replace) -> None:
 def first_delivered_counts_for_all(replace: Replace) -> None:
     def delivered(self: ExitPoint, tokens: list[int]) -> None:
         for token in tokens:
-            publisher, pending = self._tokens.get(token, (None, None))
-            if publisher is not None and pending is not None and pending.waits:
-                pending.waits = 0
-                self._settle(publisher)
-            self._tokens.pop(token, None)
+            known = self._tokens.pop(token, None)
+            if known is not None and known[2].waits:
+                known[2].waits = 0
+                self._settle(known[0], known[1])
 
     replace(ExitPoint, "_delivered", delivered)
 
@@ -162,7 +149,11 @@ def first_delivered_counts_for_all(replace: Replace) -> None:
 @mutant("the exit point forgets to tell which publications were rejected", seeds=20)
 def rejections_untold(replace: Replace) -> None:
     original = ExitPoint._tell
-    replace(ExitPoint, "_tell", lambda self, pending, rejected: original(self, pending, []))
+
+    def tell(self: ExitPoint, key: Any, publisher: Any, last: Any, runs: int, rejected: Any) -> None:
+        original(self, key, publisher, last, runs, [])
+
+    replace(ExitPoint, "_tell", tell)
 
 
 # The connection point ---------------------------------------------------------------------------------------------
@@ -203,8 +194,8 @@ def done_at_once(replace: Replace) -> None:
 
     def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
         original(self, session, request, number, normal_form)
-        waiting_for, _, closed = self._changes[self._next_change]
-        self._changes[self._next_change] = (waiting_for, None, closed)
+        waiting_for, _, closed, size = self._changes[self._next_change]
+        self._changes[self._next_change] = (waiting_for, None, closed, size)
         self._write(session, frames.Done(request))
 
     replace(ConnectionPoint, "_send_change", send_change)
@@ -216,7 +207,7 @@ def update_in_two_steps(replace: Replace) -> None:
 
     def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
         if normal_form is not None:
-            change = self._change(0, None, None)
+            change = self._change(0, None, None, 0)
             gone = SubscriptionChange(change, subscription_id(session.key, number), None)
             self._out.append(Send(session.access_point, ChangeSubscriptions([gone])))
         original(self, session, request, number, normal_form)
@@ -330,9 +321,10 @@ def owner_changes(replace: Replace) -> None:
         before = len(self._out)
         original(self, connection_point, changes)
         if self.counters["changes"] % 4 == 0:
-            matchers = self._matchers
+            assert self._view is not None, "a subscription before a view"
+            last = self._view.peers(MATCHER)[-1]
             self._out[before:] = [
-                Send(matchers[-1], one.message) if isinstance(one, Send) else one for one in self._out[before:]
+                Send(last, one.message) if isinstance(one, Send) else one for one in self._out[before:]
             ]
 
     replace(AccessPoint, "_route", route)
@@ -379,7 +371,8 @@ def silent_without_hits(replace: Replace) -> None:
     original = Matcher._match
 
     def match(self: Matcher, access_point: Peer, batch: Batch) -> list[Instruction]:
-        return [one for one in original(self, access_point, batch) if isinstance(one, Send) and one.message.matched]
+        sent = [one for one in original(self, access_point, batch) if isinstance(one, Send)]
+        return [one for one in sent if isinstance(one.message, Result) and one.message.matched]
 
     replace(Matcher, "_match", match)
 
@@ -391,7 +384,7 @@ def one_subscription_a_client(replace: Replace) -> None:
     def match(self: Matcher, access_point: Peer, batch: Batch) -> list[Instruction]:
         out: list[Instruction] = []
         for one in original(self, access_point, batch):
-            assert isinstance(one, Send)
+            assert isinstance(one, Send) and isinstance(one.message, Result), "a batch is answered"  # noqa: PT018
             result = one.message
             counts = columns.u32(result.matches)
             if len(counts) and counts.max() > 1:

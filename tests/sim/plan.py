@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 
 from cluster.config import ClientLimits, Config, Flow, Layers, Timing, Transitions
+from cluster.wish import PLURALS
 
 WORDS = ("Pza. de Espana", "Pza. del Carmen", "Retiro", "Farolillo")
 
@@ -35,6 +36,8 @@ class Plan:
     """The numbers of one run; actions: how many things clients and the network do before everything is healed.
 
     trouble: how often something breaks. scaling: how often another view is wished for, 0 for never.
+    wished: the layers that wishes are about. crashes: how often the coordinator dies, where there is trouble.
+    fatal: a member dies during a view change, and the run is judged there, as nobody brings it back yet.
     """
 
     config: Config
@@ -43,6 +46,9 @@ class Plan:
     act_weight: float
     trouble: float
     scaling: float
+    wished: tuple[str, ...]
+    crashes: float
+    fatal: bool
     receive_windows: tuple[int, ...]
 
 
@@ -85,8 +91,24 @@ def draw_plan(rng: random.Random) -> Plan:
         act_weight=rng.choice((0.05, 0.3, 2.0)),
         trouble=rng.choice((0.0, 0.3, 1.0)),
         scaling=rng.choice((0.0, 0.3, 1.0, 1.0)),
+        wished=tuple(PLURALS),
+        crashes=1.0,
+        fatal=False,
         receive_windows=rng.choice(((1,), (4, 16), (1024,), (1, 4, 1024))),
     )
+
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    "still": {"scaling": 0.0},
+    "matchers": {"scaling": 1.0, "wished": ("matchers",), "crashes": 0.0},
+    "exit_points": {"scaling": 1.0, "wished": ("exit_points",), "crashes": 0.0},
+    "access_points": {"scaling": 1.0, "wished": ("access_points",), "crashes": 0.0},
+    "connection_points": {"scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0},
+    "member_crash": {"scaling": 1.0, "crashes": 0.0, "fatal": True},
+    "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0},
+}
+"""What a run is about; the rest is drawn as for `mixed`."""
 
 
 def draw_attributes(rng: random.Random, number: int) -> dict[str, Any]:

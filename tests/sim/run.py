@@ -16,13 +16,14 @@ class Outcome:
     steps: int
     publications: int
     notifications: int
+    view_changes: int
     failure: str | None
     story: str
 
 
-def play(seed: int) -> Outcome:
+def play(seed: int, scenario: str = "mixed") -> Outcome:
     """Run one seed; whatever is raised on the way is its failure."""
-    world = World(seed)
+    world = World(seed, scenario)
     failure = None
     story = ""
     try:
@@ -32,8 +33,16 @@ def play(seed: int) -> Outcome:
         words = [word.strip(",:;") for word in failure.split() if word.startswith("#")]
         story = world.trace.tail(f"{words[0]} " if words else "")
     notifications = sum(len(session.received) for client in world.clients for session in client.sessions)
+    view_changes = sum(len(operation.steps) for operation in world.assembly.coordinator._history)
     # A world is a knot of references; each matcher's index reserves a good deal of address space until it is freed.
     world.assembly.roles.clear()
     return Outcome(
-        seed, world.trace.digest(), world.trace.stamp, len(world.publications), notifications, failure, story
+        seed,
+        world.trace.digest(),
+        world.trace.stamp,
+        len(world.publications),
+        notifications,
+        view_changes,
+        failure,
+        story,
     )

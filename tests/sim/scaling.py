@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cluster import moving
 from cluster.access_point import AccessPoint
 from cluster.assignment import fewest_moves
 from cluster.coordinator import State
@@ -14,7 +15,6 @@ from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
     COORDINATOR_PEER,
-    DATA_LAYERS,
     Answer,
     Instruction,
     Peer,
@@ -54,6 +54,8 @@ class Scaling:
         self.wishes = 0
         self.restarts = 0
         self.troubled = False  # an operation did not simply go from rest to its end
+        self.dead: Peer | None = None
+        self._decided_before = False  # when it died
         self._crash_armed = False
         world.assembly.starter = self._start
         world.assembly.stopper = self._stop
@@ -98,10 +100,11 @@ class Scaling:
         arguments: dict[str, object] = {"strategy": rng.choice(("waves", "waves", "all_at_once"))}
         view = self._world.assembly.coordinator._view
         if rng.random() < 0.2 and view is not None:
-            layer = rng.choice(DATA_LAYERS)
+            layer = PLURALS[rng.choice(self._world.plan.wished)]
             arguments["replace"] = [[layer, rng.choice(view.slots(layer))]]
         else:
-            layers = rng.sample(sorted(PLURALS), rng.choice((1, 1, 1, 2, 3)))
+            wished = self._world.plan.wished
+            layers = rng.sample(wished, min(len(wished), rng.choice((1, 1, 1, 2, 3))))
             arguments |= {layer: rng.randint(1, 3) for layer in layers}
         self._request("scale", arguments)
 
@@ -169,7 +172,60 @@ class Scaling:
         assembly.crash(peer)
         self._world.role_stopped(peer)
 
+    def crash_member(self) -> None:
+        """A role of the present view dies in the middle of a view change."""
+        assembly = self._world.assembly
+        transition = assembly.coordinator._transition
+        if transition is None or transition.over or assembly.coordinator.state is not State.SERVING:
+            return
+        peer = self._rng.choice([member.peer for member in transition.before.members])
+        if peer not in assembly.roles:
+            return
+        self._decided_before = transition.decided
+        self.dead = peer
+        self._world.note(f"{peer} dies while the change to {transition.epoch} is at {transition.phase.name}")
+        self._world.role_stopped(peer)
+        assembly.crash(peer)
+
     # What must hold ----------------------------------------------------------------------------------------------
+
+    def check_bounds(self) -> None:
+        """Between matchers no more is on its way than the window allows, changes that were sent on aside."""
+        for peer, role in self._world.assembly.roles.items():
+            machine = role.machine
+            if isinstance(machine, Matcher) and machine._moving is not None:
+                for target, departure in machine._moving._departures.items():
+                    flight = departure.flight - machine._moving.sent_on
+                    limit = moving.WINDOW_ENTRIES
+                    require(
+                        flight <= limit, f"{peer}: {flight} on their way to matcher {target}, the window is {limit}"
+                    )
+
+    @property
+    def resolved(self) -> bool:
+        """Whether, with a member dead, the view change is given up, or decided and as far as it can go."""
+        coordinator = self._world.assembly.coordinator
+        transition = coordinator._transition
+        return transition is None or transition.decided
+
+    def check_resolved(self) -> None:
+        """What was not decided when a member died leaves no trace; what was decided stays decided."""
+        assembly = self._world.assembly
+        coordinator = assembly.coordinator
+        view = coordinator._view
+        assert view is not None, "no view"
+        memory, _ = assembly.disk.read()
+        assert memory is not None and memory.view is not None, "no memory"  # noqa: PT018
+        require(memory.view.epoch == view.epoch, f"on disk is view {memory.view.epoch}, in force {view.epoch}")
+        if coordinator._transition is not None:
+            require(coordinator._transition.decided, "a view change that is not decided goes on without a member")
+            return
+        for peer, role in assembly.roles.items():
+            machine = role.machine
+            if isinstance(machine, Matcher):
+                self._check_matcher(peer, machine, machine._view or view)
+            elif isinstance(machine, AccessPoint | ExitPoint):
+                require(machine._next is None, f"{peer} keeps something of a view change that was given up")
 
     @property
     def at_rest(self) -> bool:

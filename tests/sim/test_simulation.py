@@ -10,8 +10,9 @@ import pytest
 
 from tests.sim.run import play
 
-SEEDS = 200
+SEEDS = 300
 BLOCKS = 10
+OTHERS = ("still", "matchers", "exit_points", "access_points", "connection_points", "coordinator", "member_crash")
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -22,6 +23,13 @@ def test_no_promise_is_broken(block: int) -> None:
         assert outcome.failure is None, f"{outcome.story}\nseed {seed}: {outcome.failure}"
 
 
+@pytest.mark.parametrize("scenario", OTHERS)
+def test_no_promise_is_broken_by(scenario: str) -> None:
+    for seed in range(25):
+        outcome = play(seed, scenario)
+        assert outcome.failure is None, f"{outcome.story}\n{scenario}, seed {seed}: {outcome.failure}"
+
+
 def test_a_run_is_worth_something() -> None:
     """Publications flow, most runs see notifications, and different seeds are different runs."""
     outcomes = [play(seed) for seed in range(20)]
@@ -29,6 +37,7 @@ def test_a_run_is_worth_something() -> None:
     assert sum(outcome.publications for outcome in outcomes) > 1_000
     assert sum(outcome.notifications for outcome in outcomes) > 1_000
     assert sum(outcome.notifications > 0 for outcome in outcomes) > 10
+    assert sum(outcome.view_changes for outcome in outcomes) > 20
 
 
 def test_a_seed_means_the_same_run_under_any_hash_seed() -> None:

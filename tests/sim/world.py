@@ -13,15 +13,17 @@ Every message goes through its encoding, so nothing passes between machines that
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from unittest.mock import patch
 
 import msgpack
 
-from cluster import columns
+from cluster import columns, moving
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
 from cluster.connection_point import ConnectionPoint
@@ -40,13 +42,16 @@ from cluster.messages import (
 )
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
-from tests.sim.plan import BROKEN_FILTERS, FILTERS, draw_attributes, draw_broken, draw_plan
+from tests.sim.plan import BROKEN_FILTERS, FILTERS, SCENARIOS, draw_attributes, draw_broken, draw_plan
 from tests.sim.scaling import Scaling
 from tests.sim.trace import Trace
 
 TICK_MS = 50
 HEALING_STEPS = 20_000
 """Far above what a healthy seed needs (at most 3,000 in the first 300); more means that something never ends."""
+
+WINDOW = 3
+"""So that a move of the few subscriptions of a run takes several steps."""
 
 Lane = tuple[Peer, Peer]
 Move = Callable[[], None]
@@ -71,12 +76,16 @@ class Wire:
 
 
 class World:
-    """Everything of one seed. `run` returns when the seed has passed and raises what was found otherwise."""
+    """Everything of one seed. `run` returns when the seed has passed and raises what was found otherwise.
 
-    def __init__(self, seed: int) -> None:
+    without: the numbers of actions that are left out, to find a shorter run that fails in the same way.
+    """
+
+    def __init__(self, seed: int, scenario: str = "mixed", without: frozenset[int] = frozenset()) -> None:
         self.seed = seed
+        self._without = without
         self.rng = random.Random(seed)
-        self.plan = draw_plan(self.rng)
+        self.plan = dataclasses.replace(draw_plan(self.rng), **SCENARIOS[scenario])
         self.trace = Trace()
         self.now_ms = self.rng.randint(0, 1 << 40)
         self._start_ms = self.now_ms
@@ -110,13 +119,21 @@ class World:
 
     def run(self) -> None:
         """Play the seed to its end. Raises Violation, or whatever a machine raised."""
+        with patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=60):
+            self._run()
+
+    def _run(self) -> None:
         self._tick()
         left = self.plan.actions
-        while left:
+        while left and self.scaling.dead is None:
             if self.rng.random() * (1 + self.plan.act_weight) < self.plan.act_weight and self.assembly.serving:
                 left -= 1
-                self._act()
+                if left not in self._without:
+                    self._act()
             self._step()
+        if self.scaling.dead is not None:
+            self._aftermath()
+            return
         self._heal()
         self._check_rest()
         for client in self.clients:
@@ -124,6 +141,20 @@ class World:
                 client.leave()
         self._settle("the clients have left", lambda: not self.wires)
         self._check_empty()
+
+    def _aftermath(self) -> None:
+        """A member has died: the view change ends or is decided, and nobody is told anything wrong."""
+        self.healing = True
+        self._stopped.clear()
+        self._speeds.clear()
+        for client in self.clients:
+            client.eager = True
+        self._settle("the view change is given up or decided", lambda: self.scaling.resolved)
+        now = self.note("the view change is over, or waits for the dead")
+        self.scaling.check_resolved()
+        for client in self.clients:
+            for session in client.sessions:
+                checker.check_allowed(session, now)
 
     def _heal(self) -> None:
         self.note("everything is healed")
@@ -433,8 +464,9 @@ class World:
         actions = [
             (4, self.scaling.wish),
             (0.5 * trouble, self.scaling.abort),
-            (1.0 * trouble, self.scaling.crash_coordinator),
+            (self.plan.crashes * trouble, self.scaling.crash_coordinator),
             (0.7 * trouble, self.scaling.crash_newcomer),
+            (6.0 * self.plan.fatal, self.scaling.crash_member),
         ]
         self.rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
         afterwards, self._afterwards = self._afterwards, []
@@ -512,6 +544,7 @@ class World:
 
     def _check_bounds(self) -> None:
         """Queues: a subscriber's is within its limit but for what publishers still wait for."""
+        self.scaling.check_bounds()
         flow = self.plan.config.flow
         unacknowledged = sum(client.unacknowledged for client in self.clients)
         for peer in self.assembly.connection_points():
@@ -559,7 +592,7 @@ class World:
         routed = gauge("access_point", "publications")
         require(accepted == routed, f"{accepted} accepted, {routed} routed")
         for peer, role in self.assembly.roles.items():
-            if peer.layer == "matcher" and not self.scaling.wishes:
+            if peer.layer == "matcher" and not self.plan.scaling:
                 seen = role.machine.gauges()["publications"]
                 require(seen == routed, f"{peer} has seen {seen} of {routed}")
         released, doubles = gauge("exit_point", "released"), gauge("exit_point", "duplicates")
