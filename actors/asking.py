@@ -7,6 +7,7 @@ listens. Whoever asks is an operator: a lane of its own, which ends with the ans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -51,6 +52,14 @@ def write_run_file(config: Config, run: RunFile) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(run))
     temporary.replace(path)
+
+
+def remove_run_file(config: Config) -> None:
+    """Take the file away if this process has written it: a second start that fails leaves the first one its own."""
+    path = run_path(config)
+    with contextlib.suppress(KittiwakeError):
+        if read_run_file(config).pid == os.getpid():
+            path.unlink(missing_ok=True)
 
 
 def read_run_file(config: Config) -> RunFile:

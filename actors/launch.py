@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from actors.asking import RunFile, admin_of, read_status, run_path, write_run_file
+from actors.asking import RunFile, admin_of, read_status, remove_run_file, write_run_file
 from actors.supervisor import STOP_S
 from cluster.admin import Admin
 from cluster.config import Config
@@ -74,7 +74,7 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
         yield broker
     finally:
         await _stop(ray, actors)
-        run_path(config).unlink(missing_ok=True)
+        remove_run_file(config)
         await asyncio.to_thread(ray.shutdown)
 
 

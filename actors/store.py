@@ -44,6 +44,22 @@ def store_path(directory: Path) -> Path:
     return directory / "coordinator.db"
 
 
+def _remove(path: Path) -> None:
+    """Throw the file away. Raises sqlite3.OperationalError if another process has it open."""
+    if path.exists():
+        database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+        try:
+            database.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            pass  # it is no memory, so nobody uses it
+        finally:
+            database.close()
+    for old in (path, path.with_name(f"{path.name}-journal")):
+        old.unlink(missing_ok=True)
+
+
 class Store:
     """An open file. One process at a time: others are kept out until `close`."""
 
@@ -53,8 +69,7 @@ class Store:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if fresh:
-                for old in (path, path.with_name(f"{path.name}-journal")):
-                    old.unlink(missing_ok=True)
+                _remove(path)
             # SQLite would make it readable by others; its journal takes the mode of the file.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             path.chmod(0o600)

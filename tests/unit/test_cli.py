@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 import actors.asking
 import actors.launch
 import cluster.client
+from actors.asking import RunFile, read_run_file, remove_run_file, run_path, write_run_file
 from actors.cli import main
 from actors.commands import publish
 from actors.commands.broker import describe, lost_members
@@ -29,6 +30,7 @@ from actors.commands.failures import Interrupted, friendly, show_filter_error
 from actors.commands.operations import changes, describe_history, duration, size
 from actors.commands.replay import paced
 from actors.commands.running import run
+from cluster.config import Config
 from cluster.errors import ConnectionLostError, FilterError, KittiwakeError
 from tests.unit.cli_broker import FakeBroker
 
@@ -625,3 +627,41 @@ def test_status_shows_the_operation_that_runs() -> None:
     assert lines[1].startswith("operation 3 (matcher +2 +3 -1, exit point +1): running, 64 of at least 2730 key groups")
     assert len(lines) == 5
     assert describe(STATUS | {"operation": OPERATION}) == describe(STATUS)
+
+
+def test_a_run_file_goes_with_the_process_that_wrote_it(tmp_path: Path) -> None:
+    config = Config(data_directory=str(tmp_path / "data"))
+    run = RunFile("local", os.getpid(), "127.0.0.1", 1, "00", [])
+    write_run_file(config, run)
+    assert run_path(config).stat().st_mode & 0o777 == 0o600
+    assert read_run_file(config) == run
+    write_run_file(config, RunFile("local", os.getpid() + 1, "127.0.0.1", 1, "00", []))
+    remove_run_file(config)
+    assert read_run_file(config).pid == os.getpid() + 1
+    write_run_file(config, run)
+    remove_run_file(config)
+    assert not run_path(config).exists()
+    remove_run_file(config)
+
+
+def test_up_stays_while_the_coordinator_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [KittiwakeError("no answer"), KittiwakeError("no answer")]
+
+    class Broker:
+        endpoints = ("kittiwake://127.0.0.1:7400",)
+
+        async def status(self) -> dict[str, Any]:
+            if answers:
+                raise answers.pop()
+            interrupt()
+            return LOST
+
+    @asynccontextmanager
+    async def launch(config: object) -> AsyncIterator[Broker]:
+        yield Broker()
+
+    monkeypatch.setattr(actors.launch, "launch", launch)
+    monkeypatch.setattr("actors.commands.broker.WATCH_S", 0)
+    result = kittiwake("up")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[2:] == ["kittiwake: no answer", "kittiwake: lost matcher 0", "kittiwake: down"]

@@ -99,6 +99,17 @@ def test_a_fresh_one_knows_nothing_of_what_was(tmp_path: Path) -> None:
         assert store.read() == (None, [])
 
 
+def test_a_fresh_one_does_not_take_it_from_a_coordinator_that_runs(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.db"
+    with opened(path) as store:
+        store.write(encode_memory(MEMORY), None)
+        with pytest.raises(StoreError, match="locked"):
+            Store(path, fresh=True)
+        store.write(encode_memory(Memory(epoch=8)), None)
+    with opened(path) as store:
+        assert store.read() == (Memory(epoch=8), [])
+
+
 def test_the_history_is_bounded(tmp_path: Path) -> None:
     with opened(tmp_path / "coordinator.db") as store:
         for number in range(1, HISTORY + 11):
