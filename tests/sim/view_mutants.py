@@ -18,7 +18,6 @@ from cluster.exit_point import ExitPoint, Share
 from cluster.handover import Handover
 from cluster.matcher import Matcher
 from cluster.messages import (
-    EXIT_POINT,
     MATCHER,
     ApplyChanges,
     Ended,
@@ -155,28 +154,17 @@ def validity_ignored(replace: Replace) -> None:
     replace(Matcher, "_only_mine", lambda self, epoch, hits: hits)
 
 
-@mutant("the former epoch ends with the first access point's Switch, not the last one's", seeds=1, scenario="matchers")
-def switch_on_the_first_marker(replace: Replace) -> None:
-    def switched(self: Matcher, access_point: int, ends: list[tuple[int, int]]) -> None:
-        if access_point not in self._unswitched:
-            return
-        assert self._view is not None and self._moving is not None, "no next view"  # noqa: PT018
-        self._unswitched.discard(access_point)
-        self._out += _ends(self, access_point, ends)
-        self._out.append(Send(Peer("coordinator", 0), Ended(self._moving.after.epoch)))
+@mutant("a matcher answers for the next view from the first access point's Switch on", seeds=1, scenario="matchers")
+def swap_on_the_first_marker(replace: Replace) -> None:
+    original = Matcher._only_mine
 
-    replace(Matcher, "_switched", switched)
+    def only_mine(self: Matcher, epoch: int, hits: Any) -> Any:
+        moving, view = self._moving, self._view
+        if moving is not None and view is not None and self._unswitched != set(view.access_points):
+            return original(self, moving.after.epoch, hits)
+        return original(self, epoch, hits)
 
-
-def _ends(matcher: Matcher, access_point: int, ends: list[tuple[int, int]]) -> list[Instruction]:
-    from cluster.messages import StreamEnd
-
-    assert matcher._view is not None, "no view"
-    if matcher._slot not in matcher._view.matchers:
-        return []
-    return [
-        Send(Peer(EXIT_POINT, slot), StreamEnd(matcher._view.epoch, access_point, sequence)) for slot, sequence in ends
-    ]
+    replace(Matcher, "_only_mine", only_mine)
 
 
 @mutant("a matcher keeps what has moved away", seeds=1, scenario="matchers")
