@@ -413,6 +413,16 @@ def test_the_former_exit_point_tells_its_follower_and_ends_when_it_owes_nothing(
     assert bench.machine.gauges()["publishers"] == bench.machine.gauges()["unacknowledged_runs"] == 0
 
 
+def test_a_run_that_waits_since_before_the_change_has_its_place_at_the_follower() -> None:
+    bench = Bench(EXIT_POINTS, prepared=False)
+    goes = moving(0, 2)
+    bench.join(1, 0, 1, run(goes, 1))
+    bench.prepare()
+    bench.begin()
+    bench.end(1)
+    assert Send(Peer(EXIT_POINT, 2), PublisherStates(2, [PublisherState(goes, 1, 1, 1)], False)) in bench.end(0, 2)
+
+
 def test_in_an_abort_publishers_stay_where_they_are() -> None:
     bench = Bench(EXIT_POINTS)
     goes = moving(0, 2)
