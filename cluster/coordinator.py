@@ -35,6 +35,7 @@ from cluster.columns import u16
 from cluster.config import Config
 from cluster.memory import Memory, Operation, Step, encode_memory, encode_operation
 from cluster.messages import (
+    ACCESS_POINT,
     CONNECTION_POINT,
     DATA_LAYERS,
     MATCHER,
@@ -376,7 +377,11 @@ class Coordinator:
         replaced = arguments.get("replace") or []
         if not counts and not replaced:
             raise WishError("nothing is asked for; say for example matchers=3")
-        return wanted_slots(self._memory.wanted, counts, replaced, self._taken_slots()), strategy
+        wanted = wanted_slots(self._memory.wanted, counts, replaced, self._taken_slots())
+        if strategy == "stop_swap" and wanted[ACCESS_POINT] != list(self._view.access_points):
+            # Parked changes of one client could be let go by two access points, in any order.
+            raise WishError("stop_swap cannot change access points; it is there to be compared with")
+        return wanted, strategy
 
     def _taken_slots(self) -> set[Peer]:
         """Return the slots whose processes are about to go: a wish had better take others."""

@@ -733,7 +733,7 @@ class Again(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Let go of the lane to this member, and of what is on it, and say LaneDown; nothing if another incarnation has it."""
+    """Let go of the lane to this member, with what is on it, and say LaneDown; nothing if another incarnation has it."""
 
     member: Member
 

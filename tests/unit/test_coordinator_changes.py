@@ -608,6 +608,7 @@ def test_a_plan_changes_nothing() -> None:
         ("scale", b"[1]", "Expected `object`"),
         ("scale", b"{}", "nothing is asked for"),
         ("scale", b'{"strategy":"slowly","matchers":2}', "known are waves, all_at_once, stop_swap"),
+        ("scale", b'{"strategy":"stop_swap","access_points":2}', "stop_swap cannot change access points"),
         ("scale", b'{"brokers":2}', "'brokers' is no layer"),
         ("plan", b'{"matchers":0}', "allowed is a whole number from 1 to 2047"),
         ("plan", b'{"replace":[["matcher",4]]}', "matcher 4 is not in the cluster"),
