@@ -11,7 +11,7 @@ request a second later, so the broker has twice as many changes to make.
 
 before: `--seconds-before` until the request to scale. during: until the coordinator says that it is done, which
         includes the start of new processes. after: `--seconds-after` from then. A delay belongs to the window in which
-        its publication was due.
+        its publication was due. start and moving: the parts of during before and after new processes were up.
 longest_gap_ms: the longest time without any delivery, while at least one was due, that overlaps the change.
 lost, doubled, out_of_order, oracle_differences: of all that was delivered, also to the subscriptions that came and went
         (bench/scaling_oracle.py). They must be 0; if not, or if the change was not done, the exit status is 1.

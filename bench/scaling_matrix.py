@@ -36,9 +36,10 @@ COLUMNS = (
     ("state", "state"),
     ("delay p50 / p99 before, ms", "delay_before_ms p50 p99"),
     ("during", "delay_during_ms p50 p99"),
-    ("max", "delay_during_ms max"),
+    ("moving", "delay_moving_ms p50 p99"),
     ("longest gap before, ms", "longest_gap_before_ms"),
     ("during", "longest_gap_ms"),
+    ("moving", "longest_gap_moving_ms"),
     ("subscribe ack p99 before, ms", "subscribe_ack_before_ms p99"),
     ("during", "subscribe_ack_ms p99"),
     ("parked", "parked_publications_max"),
@@ -47,7 +48,7 @@ COLUMNS = (
     ("kB", "bytes"),
     ("view changes", "view_changes"),
     ("start, s", "start_s"),
-    ("change, s", "change_s"),
+    ("moving, s", "moving_s"),
     ("wrong", "wrong"),
 )
 """Heading, and what is below it; `wrong` is lost + doubled + out of order + oracle differences."""
@@ -109,7 +110,9 @@ def comparison(rows: Sequence[dict[str, Any]]) -> str:
     """Return a table with a line a figure and a column a run."""
     lines = [["", *(row["strategy"] for row in rows)]]
     for name, first in rows[0].items():
-        if name in ("strategy", "environment", "trouble") or (name == "reason" and not any(row[name] for row in rows)):
+        if name in ("strategy", "environment", "trouble", "steps") or (
+            name == "reason" and not any(row[name] for row in rows)
+        ):
             continue
         if isinstance(first, dict):
             for part in dict.fromkeys(part for row in rows for part in row[name]):

@@ -99,6 +99,8 @@ def figures_of(
     steps = [step for _, step in observed.steps]
     laid = spans(observed.requested, observed.done, observed.steps)
     start_s = laid[0].end - laid[0].begin if laid and laid[0].step < 0 else 0.0
+    start = (observed.requested, observed.requested + start_s)
+    moving = (start[1], observed.done)
 
     def delays(window: Window) -> dict[str, float | None]:
         return quantiles_ms(all_of.delay[within(all_of.due, window)])
@@ -118,8 +120,12 @@ def figures_of(
         "delay_before_ms": delays(before),
         "delay_during_ms": delays(during),
         "delay_after_ms": delays(after),
+        "delay_start_ms": delays(start),
+        "delay_moving_ms": delays(moving),
         "longest_gap_before_ms": longest_gap_ms(all_of.due, all_of.arrival, before),
         "longest_gap_ms": longest_gap_ms(all_of.due, all_of.arrival, during),
+        "longest_gap_start_ms": longest_gap_ms(all_of.due, all_of.arrival, start),
+        "longest_gap_moving_ms": longest_gap_ms(all_of.due, all_of.arrival, moving),
         "notifications_per_second": round(float(within(all_of.arrival, before).sum()) / (before[1] - before[0]), 1),
         "lowest_bin_before_per_s": lowest_bin(all_of.arrival, before),
         "lowest_bin_per_s": lowest_bin(all_of.arrival, during),
@@ -127,6 +133,7 @@ def figures_of(
         "parked_subscriptions_max": observed.parked.get("parked_subscriptions_most", 0),
         "subscribe_ack_before_ms": acks(before),
         "subscribe_ack_ms": acks(during),
+        "subscribe_ack_moving_ms": acks(moving),
         "subscribe_ack_after_ms": acks(after),
         "unanswered": int(np.isinf(ack).sum()),
         "groups_moved": operation["groups_moved"],
@@ -135,9 +142,10 @@ def figures_of(
         "bytes": operation["bytes"],
         "duration_s": operation["duration_ms"] / 1e3,
         "start_s": round(start_s, 3),
-        "change_s": round(observed.done - observed.requested - start_s, 3),
+        "moving_s": round(observed.done - observed.requested - start_s, 3),
         "phases_s": phases_s(steps),
         "view_changes": len(steps),
+        "steps": steps,
         "published": len(traffic.due),
         "notifications": len(all_of.due),
         "churned": len(lives.due),

@@ -383,7 +383,8 @@ def test_figures_have_the_keys_of_the_specification(figures: dict[str, Any]) -> 
     assert figures["longest_gap_ms"] == 250.0
     assert figures["subscribe_ack_before_ms"]["max"] == 3200.0
     assert figures["subscribe_ack_ms"]["max"] is None  # none was due in the change
-    assert (figures["duration_s"], figures["start_s"], figures["change_s"]) == (9.0, 4.0, 5.0)
+    assert (figures["duration_s"], figures["start_s"], figures["moving_s"]) == (9.0, 4.0, 5.0)
+    assert figures["delay_start_ms"]["max"] == figures["delay_moving_ms"]["max"] == 250.0
     assert figures["phases_s"] == {"prepare": 4.0, "copy": 1.0}
     assert figures["churned_required"] == 5
     assert not scaling_report.failed(figures)
@@ -404,7 +405,7 @@ def test_what_counts_as_failed(figures: dict[str, Any], name: str, value: Any) -
 def test_tables_show_the_figures(figures: dict[str, Any]) -> None:
     heading, rule, line = scaling_matrix.table([figures]).splitlines()
     assert heading.count("|") == rule.count("|") == line.count("|") == len(scaling_matrix.COLUMNS) + 1
-    assert "| matchers 1->3 | 12 | done | 250 / 250 | 250 / 250 | 250 |" in line
+    assert "| matchers 1->3 | 12 | done | 250 / 250 | 250 / 250 | 250 / 250 |" in line
     assert line.endswith("| 0 |")
     text = scaling_matrix.comparison([figures, figures | {"strategy": "stop_swap", "lost": 3}])
     assert text.splitlines()[0].split() == ["waves", "stop_swap"]
