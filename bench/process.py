@@ -38,6 +38,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def busy_s() -> float:
+    """Return the seconds that all processors of the machine together have worked."""
+    user, nice, system, _, _, interrupts, soft = Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+    return sum(map(int, (user, nice, system, interrupts, soft))) / _TICKS_PER_S
+
+
 def rss_mb(pid: int) -> float:
     """Return a process's resident megabytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6

@@ -146,6 +146,7 @@ def figures_of(
         "phases_s": phases_s(steps),
         "view_changes": len(steps),
         "steps": steps,
+        "cores_before": observed.cores_before,
         "published": len(traffic.due),
         "notifications": len(all_of.due),
         "churned": len(lives.due),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bench import scaling_load, workloads
+from bench.process import busy_s, cpu_s
 from bench.scaling_figures import Floats
 from bench.scaling_load import Lives, Log
 from bench.scaling_oracle import Arrived, Churned, Expected, Integers, arrived, churned, expect
@@ -56,6 +57,8 @@ class Observed:
     operation: dict[str, Any] = field(default_factory=dict)
     steps: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     parked: dict[str, int] = field(default_factory=dict)
+    cores_before: dict[str, float] = field(default_factory=dict)
+    """How many processors each role and load generator kept busy, and all processes of the machine together."""
 
 
 @dataclass
@@ -108,6 +111,7 @@ class Generators:
         self._material = material
         self._urls = urls
         self._processes: list[Any] = []
+        self.pids: dict[str, int] = {}
         self._pipes: dict[str, Any] = {}
 
     def _start(self, name: str, *arguments: Any) -> None:
@@ -116,6 +120,7 @@ class Generators:
         process.start()
         theirs.close()
         self._processes.append(process)
+        self.pids[name] = process.pid
         self._pipes[name] = ours
 
     async def _receive(self, name: str) -> Any:
@@ -210,6 +215,19 @@ async def carry_out(broker: Any, observed: Observed, strategy: str, timeout_s: f
         await asyncio.sleep(WATCH_S)
 
 
+async def wait_before(broker: Any, generators: Generators, observed: Observed, seconds: float) -> None:
+    """Let the load go on, and see how busy everyone is."""
+    pids = {f"{row['layer']} {row['slot']}": row["pid"] for row in (await broker.admin.status())["members"]}
+    pids |= generators.pids
+    used = {name: cpu_s(pid) for name, pid in pids.items()}
+    busy = busy_s()
+    begin = time.monotonic()
+    await asyncio.sleep(seconds)
+    passed = time.monotonic() - begin
+    observed.cores_before = {name: round((cpu_s(pid) - used[name]) / passed, 2) for name, pid in pids.items()}
+    observed.cores_before["machine"] = round((busy_s() - busy) / passed, 2)
+
+
 def _note_parked(observed: Observed, status: dict[str, Any]) -> None:
     for row in status["members"]:
         for name, value in (row.get("counters") or {}).items():
@@ -243,7 +261,7 @@ async def drive(
                 for change in changes:
                     observed = Observed(change, begin=time.monotonic())
                     seen.append(observed)
-                    await asyncio.sleep(options.seconds_before)
+                    await wait_before(broker, generators, observed, options.seconds_before)
                     await carry_out(broker, observed, strategy, options.timeout)
                     await asyncio.sleep(max(options.seconds_after, HEARTBEAT_S))
                     observed.end = time.monotonic()

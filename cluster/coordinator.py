@@ -77,6 +77,8 @@ from cluster.wish import PLURALS, Slots, WishError, next_view, slots_of, wanted_
 
 STRATEGIES = ("waves", "all_at_once", "stop_swap")
 HISTORY = 100
+STALL_MS = 250
+"""Ticks come every 50 ms; when they have not for so long, nobody is held for lost on that account."""
 SMALLEST_WAVE = 8
 
 
@@ -157,9 +159,7 @@ class Coordinator:
     def start(self) -> list[Instruction]:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
         if self.state is State.GATHERING:
-            for peer in sorted(self._expected):
-                self._spawn(peer)
-            self._remember()
+            self._spawn(sorted(self._expected))
         return self._taken()
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -205,11 +205,13 @@ class Coordinator:
 
     # Members -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, peer: Peer) -> None:
-        self._memory.incarnation += 1
-        incarnation = self._memory.incarnation
-        self._reports[peer] = Report(incarnation, self._now_ms)
-        self._out.append(Spawn(peer, incarnation))
+    def _spawn(self, peers: Sequence[Peer]) -> None:
+        """Have processes started; their incarnations are on disk before, so that none is ever given twice."""
+        for peer in peers:
+            self._memory.incarnation += 1
+            self._reports[peer] = Report(self._memory.incarnation, self._now_ms)
+        self._remember()
+        self._out += [Spawn(peer, self._reports[peer].incarnation) for peer in peers]
 
     def _dismiss(self, peer: Peer) -> None:
         """A process that is in no view is not needed any more."""
@@ -544,22 +546,19 @@ class Coordinator:
 
     def _newcomers_ready(self, newcomers: Sequence[Peer]) -> bool:
         """Have those started that are not; tell whether all are there, connected and warm."""
-        asked = False
         leaving = {member.peer for member in self._memory.leaving}
         if not leaving.isdisjoint(newcomers):
             return False  # a slot whose former process has not left yet
+        unknown = [peer for peer in newcomers if peer not in self._reports]
+        if unknown:
+            self._start_deadline_ms = self._now_ms + self._settings.start_timeout_ms
+            self._spawn(unknown)
         for peer in newcomers:
-            report = self._reports.get(peer)
-            if report is None:
-                self._spawn(peer)
-                asked = True
-            elif report.join is not None and not report.told:
+            report = self._reports[peer]
+            if report.join is not None and not report.told:
                 report.told = True
                 assert self._view is not None, "newcomers to no view"
                 self._out.append(Send(peer, self._view.install()))
-        if asked:
-            self._start_deadline_ms = self._now_ms + self._settings.start_timeout_ms
-            self._remember()
         return all(self._reports[peer].installed for peer in newcomers)
 
     def _move_clients(self, slots: Sequence[int]) -> None:
@@ -664,6 +663,11 @@ class Coordinator:
             # The first one: what was heard before it was not heard at 0.
             for report in self._reports.values():
                 report.heard_ms = now_ms
+        stalled_ms = now_ms - self._now_ms
+        if stalled_ms > STALL_MS:
+            # It was this process that did not run: what others have said meanwhile is still to be read.
+            for report in self._reports.values():
+                report.heard_ms = min(report.heard_ms + stalled_ms, now_ms)
         self._now_ms = now_ms
         if self._transition is not None:
             self._transition.now_ms = now_ms
