@@ -120,7 +120,7 @@ class Generators:
         process.start()
         theirs.close()
         self._processes.append(process)
-        self.pids[name] = process.pid
+        self.pids[name] = process.pid or 0
         self._pipes[name] = ours
 
     async def _receive(self, name: str) -> Any:
