@@ -1,0 +1,602 @@
+"""The cluster of one small scope as a graph: what can happen in a state, and which state it leads to.
+
+The machines and the assembly are the real ones; the assembly's dictionaries are filled from a state, one thing
+happens, and the state is read off again. A matcher's compiled index is replaced by the scan, which agrees with it
+(`properties/test_index.py`), as the one can be copied and the other cannot.
+
+A state holds every machine's state, the lanes, the coordinator's disk, and what the clients have seen so far, as far as
+it decides what they may see next.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from unittest.mock import patch
+
+import msgpack
+import msgspec
+
+from cluster import assembly, frames, matcher, moving, parse
+from cluster.access_point import AccessPoint
+from cluster.assembly import Assembly
+from cluster.assignment import reassign
+from cluster.codec import FrameReader, decode_server_frame, encode_frame
+from cluster.config import Config, Layers
+from cluster.coordinator import Coordinator, State
+from cluster.exit_point import ExitPoint
+from cluster.matcher import Matcher
+from cluster.matching import Scan
+from cluster.memory import encode_memory, encode_operation
+from cluster.messages import (
+    ACCESS_POINT,
+    CONNECTION_POINT,
+    COORDINATOR_PEER,
+    EXIT_POINT,
+    ClientBytes,
+    ClientConnected,
+    ClientKey,
+    Drained,
+    Event,
+    Instruction,
+    Peer,
+    Received,
+    Request,
+    client_key,
+    subscription_id,
+)
+from cluster.role import Role, make_machine
+from cluster.routing import exit_point_of
+from cluster.view import even_owners, key_group
+from tests.sim.client import require
+from tests.sim.exhaustive_machines import Pool, SmallTable
+
+CP = Peer(CONNECTION_POINT, 0)
+EAGER = (CONNECTION_POINT, ACCESS_POINT, EXIT_POINT)
+"""Layers that are told Drained as soon as they have gathered something; see `exhaustive.py`."""
+
+EVERYTHING = "exists id"
+NOTHING = "missing id"
+SUBSCRIBER, LEFT, RIGHT, SECOND_LEFT = 0, 1, 2, 3
+"""Clients, in the order in which they log in: the subscriber and RIGHT are served by access point 0, LEFT by 1."""
+
+Facts = frozenset[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A small cluster, the wish, and what clients do while it is followed.
+
+    what:     in a sentence.
+    wish:     the arguments of `scale`.
+    change:   subscribe, unsubscribe or replace: what the subscriber does to a subscription that moves; "" for nothing.
+    publish:  who publishes one publication each, by client; one client's in this order.
+    
+    publishers: names of LEFT and RIGHT.
+    crash:    who dies once, at any step: "", coordinator, newcomer.
+    """
+
+    what: str
+    layers: Layers
+    wish: dict[str, int]
+    change: str
+    publish: tuple[int, ...]
+    crash: str = ""
+    extra: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """One thing that can happen. kind: deliver, drain, send, crash, cut."""
+
+    kind: str
+    sender: Peer | None = None
+    receiver: Peer | None = None
+    number: int = 0
+
+
+class Handle:
+    """Stands for a machine in the assembly: a number, and what the pool knows about it."""
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        self._pool = pool
+        self.number = number
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; return what to do about it, in order."""
+        self.number, instructions = self._pool.step(self.number, event)
+        return instructions
+
+    def start(self) -> list[Instruction]:
+        """Return what a coordinator does first."""
+        self.number, instructions = self._pool.step(self.number, None)
+        return instructions
+
+
+class Graph:
+    """A scope's states, as tuples of numbers, and the moves between them. `close` it, or use it with `with`."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.pool = Pool()
+        self._facts: set[tuple[Any, ...]] = set()
+        self._seen_rest: set[int] = set()
+        self._cut: int | None = None
+        self._acted = 0  # instructions of the coordinator's last step
+        self._patches = [
+            patch.multiple(moving, WINDOW_ENTRIES=1, CHUNK_ENTRIES=1, STEP_US=moving.SEND_US),
+            patch.multiple(matcher, Index=Scan, Table=SmallTable, SWEEP_ENTRIES=1),
+            patch.multiple(assembly, Role=self._role, Coordinator=self._coordinator, make_machine=lambda *_: None),
+        ]
+        for one in self._patches:
+            one.start()
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the modules back what was replaced."""
+        for one in reversed(self._patches):
+            one.stop()
+        self._patches = []
+
+    # Machines ----------------------------------------------------------------------------------------------------
+
+    def _role(self, peer: Peer, join: Any, _: None, config: Config) -> Handle:
+        key = peer, join.incarnation
+        make: Callable[[], Role] = lambda: Role(peer, join, make_machine(peer, join.incarnation, config), config)  # noqa: E731
+        return Handle(self.pool, self.pool.root(key, make))
+
+    def _coordinator(self, config: Config, *disk: Any) -> Handle:
+        if not disk or disk[0] is None:
+            return Handle(self.pool, self.pool.root("coordinator", lambda: Coordinator(config)))
+        memory, history = encode_memory(disk[0]), [encode_operation(one) for one in disk[1]]
+
+        def make() -> Coordinator:
+            again = assembly.Disk()
+            again._memory, again._entries = memory, dict(enumerate(history))
+            return Coordinator(config, *again.read())
+
+        return Handle(self.pool, self.pool.root(("coordinator", memory, *history), make))
+
+    def machine_of(self, peer: Peer) -> Any:
+        """Return a machine as it is in the state that is loaded; it is to be looked at only."""
+        role = self.pool.machine(self._assembly.roles[peer].number)  # type: ignore[attr-defined]
+        assert isinstance(role, Role), f"{peer} is no role"
+        return role.machine
+
+    def coordinator(self) -> Coordinator:
+        """Return the coordinator as it is in the state that is loaded; it is to be looked at only."""
+        machine = self.pool.machine(self._assembly.coordinator.number)  # type: ignore[attr-defined]
+        assert isinstance(machine, Coordinator), "another machine"
+        return machine
+
+    # The beginning -----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Bring the cluster up, the clients in, and the wish to the coordinator."""
+        scope = self.scope
+        self._config = Config(layers=scope.layers)
+        self._assembly = Assembly(self._config, self._client_output)
+        self._assembly.instruct = self._instruct
+        self._settle()
+        self._names = self._choose_names()
+        self._sessions: list[int] = []
+        for client, name in enumerate(self._names):
+            self._assembly.feed(CP, ClientConnected(client))
+            self._write(client, frames.Hello(frames.VERSION, name, client, 1024))
+        self._settle()
+        assert [session & 1 for session in self._sessions] == [0, 1, 0], "clients are served by other access points"
+        self._choose_subscriptions()
+        for number in self._standing:
+            self._write(SUBSCRIBER, frames.Subscribe(number, number, EVERYTHING, "block"))
+        self._settle()
+        self._facts.clear()
+        wish: dict[str, object] = {**scope.wish, "strategy": "all_at_once"}
+        answer = self._assembly.request(self.pool.canonical(Request("scale", msgspec.json.encode(wish))))  # type: ignore[arg-type]
+        assert answer is not None, "no answer"
+        assert not getattr(answer, "error", ""), answer
+        self._unsent = [0] * len(self._names)  # by client: how much of what it is to send it has sent
+        self._crashed = not scope.crash
+        self.first = self._save()
+
+    def _settle(self) -> None:
+        assembly_ = self._assembly
+        while assembly_.lanes or assembly_.touched:
+            while assembly_.lanes:
+                sender, receiver = next(iter(assembly_.lanes))
+                self._assembly.deliver(sender, receiver)
+            for peer in sorted(assembly_.touched):
+                assembly_.drain(peer)
+
+    def _choose_names(self) -> list[str]:
+        """Return client ids such that LEFT's publications change their exit point, if any do, and RIGHT's do not."""
+        before = range(self.scope.layers.exit_points)
+        after = range(self.scope.wish.get("exit_points", len(before)))
+        moves = before != after
+        names = [f"client-{number}" for number in range(64)]
+        moving_ = [name for name in names if (exit_point_of(before, name) != exit_point_of(after, name)) is moves]
+        staying = [name for name in names if exit_point_of(before, name) == exit_point_of(after, name)]
+        left = moving_[0]
+        return ["subscriber", left, next(name for name in staying if name != left)]
+
+    def _choose_subscriptions(self) -> None:
+        """Pick subscription numbers: one that is changed, and one for every pair of a present and a next owner."""
+        slots = range(self.scope.layers.matchers)
+        before = even_owners(list(slots))
+        after = reassign(before, list(range(self.scope.wish.get("matchers", len(slots)))))
+        now, then = struct.unpack("<4096H", before), struct.unpack("<4096H", after)
+        self._key: ClientKey = client_key(CP.slot, self._sessions[SUBSCRIBER])
+        pairs: dict[tuple[int, int], list[int]] = {}
+        for number in range(400):
+            group = key_group(subscription_id(self._key, number))
+            pairs.setdefault((now[group], then[group]), []).append(number)
+        moves = sorted(pair for pair in pairs if pair[0] != pair[1])
+        chosen = [numbers.pop(0) for _, numbers in sorted(pairs.items())]
+        self._changed = pairs[moves[0] if moves else min(pairs)].pop(0)
+        self._standing = sorted(chosen)
+        if self.scope.change in ("unsubscribe", "replace"):
+            self._standing.append(self._changed)
+
+    # Clients -----------------------------------------------------------------------------------------------------
+
+    def _write(self, client: int, frame: frames.Frame) -> None:
+        self._assembly.feed(CP, ClientBytes(client, encode_frame(frame), 0))
+
+    def _requests(self, client: int) -> int:
+        """Return how many frames the client sends in all."""
+        if client == SUBSCRIBER:
+            return int(bool(self.scope.change))
+        return self.scope.publish.count(client)
+
+    def _send(self, client: int) -> None:
+        """Let a client send what is next."""
+        self._unsent[client] += 1
+        if client == SUBSCRIBER:
+            self._facts.add(("changing",))
+            request: frames.Frame
+            if self.scope.change == "unsubscribe":
+                request = frames.Unsubscribe(1000, self._changed)
+            else:
+                text = EVERYTHING if self.scope.change == "subscribe" else NOTHING
+                request = frames.Subscribe(1000, self._changed, text, "block")
+            self._write(client, request)
+            return
+        sequence = self._unsent[client]
+        if ("changed",) in self._facts:
+            self._facts.add(("behind", client, sequence))
+        self._facts.add(("sent", client, sequence))
+        packed = msgpack.packb({"id": 10 * client + sequence})
+        self._write(
+            client, frames.Publish(sequence, frames.ACKNOWLEDGE_MATCHED, struct.pack("<I", len(packed)), packed)
+        )
+
+    def _client_output(self, peer: Peer, client: int, data: bytes | None) -> None:
+        require(data is not None, f"{peer} closes the connection of {client}")
+        assert data is not None, "for the type checker"
+        for frame in _frames(data):
+            match frame:
+                case frames.Welcome():
+                    self._sessions.append(frame.session)
+                case frames.Done(request):
+                    if request == 1000:
+                        self._facts.add(("changed",))
+                case frames.Acknowledged(upto):
+                    self._acknowledged(client, upto, frame.rejected)
+                case frames.Notify():
+                    require(client == SUBSCRIBER, f"client {client} is notified and never subscribed")
+                    for publisher, sequence, numbers in _notifications(frame):
+                        self._notified(self._names.index(publisher), sequence, numbers)
+                case _:
+                    require(False, f"client {client} is told {frame}")
+
+    def _possible(self, client: int, sequence: int) -> set[bool]:
+        """Return whether the changed subscription is to match a publication: what is possible as of now."""
+        before, after = {"subscribe": (False, True), "": (False, False)}.get(self.scope.change, (True, False))
+        possible = set()
+        if ("behind", client, sequence) not in self._facts:
+            possible.add(before)
+        if ("changing",) in self._facts and ("before", client, sequence) not in self._facts:
+            possible.add(after)
+        return possible
+
+    def _notified(self, client: int, sequence: int, numbers: tuple[int, ...]) -> None:
+        name = f"{self._names[client]}'s {sequence}"
+        require(("sent", client, sequence) in self._facts, f"{name} is delivered and was never sent")
+        got = {fact[2] for fact in self._facts if fact[:2] == ("got", client)}
+        require(sequence not in got, f"{name} comes twice")
+        require(sequence > max(got, default=0), f"{name} comes after {max(got, default=0)}")
+        missing = set(self._standing) - {self._changed} - set(numbers)
+        require(not missing, f"{name} comes for {numbers}, {sorted(missing)} are missing")
+        require(len(numbers) == len(set(numbers)), f"{name} comes for {numbers}")
+        strange = set(numbers) - set(self._standing) - {self._changed}
+        require(not strange, f"{name} comes for {sorted(strange)}, which were not opened")
+        matched = self._changed in numbers
+        possible = self._possible(client, sequence)
+        require(matched in possible, f"{name} {'comes' if matched else 'does not come'} for {self._changed}")
+        self._facts.add(("got", client, sequence))
+
+    def _acknowledged(self, client: int, upto: int, rejected: list[tuple[int, str]]) -> None:
+        require(not rejected, f"{rejected} are rejected")
+        for sequence in range(1, upto + 1):
+            require(
+                ("got", client, sequence) in self._facts,
+                f"{self._names[client]}'s {sequence} is acknowledged, and the subscriber has not been handed it",
+            )
+            if ("acknowledged", client, sequence) not in self._facts:
+                self._facts.add(("acknowledged", client, sequence))
+                if ("changing",) not in self._facts:
+                    self._facts.add(("before", client, sequence))
+
+    # States ------------------------------------------------------------------------------------------------------
+
+    def _save(self) -> tuple[int, ...]:
+        assembly_ = self._assembly
+        intern, number_of = self.pool.intern, self.pool.message_number
+        lanes = tuple(
+            (sender, receiver, *map(number_of, messages))
+            for (sender, receiver), messages in sorted(assembly_.lanes.items(), key=lambda item: item[0])
+        )
+        roles = tuple(
+            (peer, assembly_.incarnations[peer], role.number)  # type: ignore[attr-defined]
+            for peer, role in sorted(assembly_.roles.items())
+        )
+        linked = tuple(sorted(assembly_._linked.items()))
+        flags = tuple(map(frozenset, (assembly_.serving, assembly_._flushing, assembly_._crashed)))
+        disk = assembly_.disk._memory, tuple(sorted(assembly_.disk._entries.items()))
+        return (
+            assembly_.coordinator.number,  # type: ignore[attr-defined]
+            intern(lanes),
+            intern(roles),
+            intern((linked, flags)),
+            intern(disk),
+            intern((frozenset(self._facts), tuple(self._unsent), self._crashed)),
+        )
+
+    def load(self, state: tuple[int, ...]) -> None:
+        """Put the assembly and the clients into a state."""
+        assembly_, pool = self._assembly, self.pool
+        coordinator, lanes, roles, links, disk, clients = state
+        assembly_.coordinator = Handle(pool, coordinator)  # type: ignore[assignment]
+        message = pool.message
+        assembly_.lanes = {(lane[0], lane[1]): deque(map(message, lane[2:])) for lane in pool.things[lanes]}
+        assembly_.roles = {peer: Handle(pool, number) for peer, _, number in pool.things[roles]}  # type: ignore[misc]
+        assembly_.incarnations = {peer: incarnation for peer, incarnation, _ in pool.things[roles]}
+        linked, (serving, flushing, crashed) = pool.things[links]
+        assembly_._linked = dict(linked)
+        assembly_.serving, assembly_._flushing, assembly_._crashed = set(serving), set(flushing), set(crashed)
+        assembly_.touched, assembly_._again = set(), set()
+        assembly_.disk._memory, entries = pool.things[disk]
+        assembly_.disk._entries = dict(entries)
+        facts, unsent, self._crashed = pool.things[clients]
+        self._facts, self._unsent = set(facts), list(unsent)
+
+    # Moves -------------------------------------------------------------------------------------------------------
+
+    def moves(self, state: tuple[int, ...]) -> list[Move]:
+        """Return what can happen in a state, the usual first; one move where all others can wait for it."""
+        lanes = self.pool.things[state[1]]
+        for lane in lanes:
+            if lane[1] == COORDINATOR_PEER:
+                urgent = Move("deliver", lane[0], lane[1])
+                return [urgent, *self._crashes(state, urgent)]
+        drains = []
+        for peer, _, number in self.pool.things[state[2]]:
+            after, instructions = self.pool.step(number, Drained())
+            if after != number or instructions:
+                drain = Move("drain", None, peer)
+                if peer.layer in EAGER:
+                    return [drain]
+                drains.append(drain)
+        moves = [Move("deliver", lane[0], lane[1]) for lane in lanes if lane[0] != COORDINATOR_PEER] + drains
+        moves += [Move("deliver", lane[0], lane[1]) for lane in lanes if lane[0] == COORDINATOR_PEER]
+        unsent = self.pool.things[state[5]][1]
+        moves += [Move("send", number=client) for client, sent in enumerate(unsent) if sent < self._requests(client)]
+        return moves + self._crashes(state, None)
+
+    @property
+    def postponed(self) -> list[Move]:
+        """What waits from the beginning: clients may send at any time."""
+        return [Move("send", number=client) for client in range(len(self._names)) if self._requests(client)]
+
+    def _crashes(self, state: tuple[int, ...], urgent: Move | None) -> list[Move]:
+        """Return the crashes that are possible in a state; urgent: what the coordinator is about to take."""
+        crash = self.scope.crash
+        if not crash or self.pool.things[state[5]][2]:
+            return []
+        machine = self.pool.machine(state[0])
+        assert isinstance(machine, Coordinator), "another machine"
+        if machine.state is not State.SERVING:
+            return []
+        if crash == "coordinator":
+            if urgent is None:
+                return [Move("crash", None, COORDINATOR_PEER)]
+            assert urgent.sender is not None, "from nobody"
+            return [Move("cut", urgent.sender, number=kept) for kept in range(self._acts(state, urgent))]
+        decided = machine._transition is not None and machine._transition.decided
+        view = machine._view
+        assert view is not None, "no view"
+        roles = [peer for peer, _, _ in self.pool.things[state[2]]]
+        newcomers = [peer for peer in roles if view.member(peer) is None]
+        leaving = {member.peer for member in machine._memory.leaving}
+        if decided or urgent is not None:
+            return []
+        return [Move("crash", None, peer) for peer in newcomers if peer not in leaving]
+
+    def _acts(self, state: tuple[int, ...], urgent: Move) -> int:
+        """Return how many instructions the coordinator follows when it takes this."""
+        lane = next(
+            lane for lane in self.pool.things[state[1]] if lane[0] == urgent.sender and lane[1] == urgent.receiver
+        )
+        _, instructions = self.pool.step(state[0], Received(lane[0], self.pool.message(lane[2])))
+        return len(instructions)
+
+    def after(self, state: tuple[int, ...], move: Move) -> tuple[int, ...]:
+        """Return the state that a move leads to. Raises what a machine or a check raises."""
+        self.load(state)
+        self._cut = None
+        match move:
+            case Move("deliver", Peer() as sender, Peer() as receiver):
+                self._assembly.deliver(sender, receiver)
+            case Move("drain", _, Peer() as peer):
+                self._assembly.feed(peer, Drained())
+            case Move("send", number=client):
+                self._send(client)
+            case Move("cut", Peer() as sender, number=kept):
+                self._cut = kept
+                self._assembly.deliver(sender, COORDINATOR_PEER)
+                self._cut = None
+                self._crashed = True
+                self._assembly.restart_coordinator()
+            case Move("crash", _, Peer() as peer):
+                self._crashed = True
+                if peer == COORDINATOR_PEER:
+                    self._assembly.restart_coordinator()
+                else:
+                    self._assembly.crash(peer)
+            case _:
+                raise AssertionError(f"no such move: {move}")
+        return self._save()
+
+    def _instruct(self, peer: Peer, instructions: list[Instruction]) -> list[Instruction]:
+        if peer != COORDINATOR_PEER or self._cut is None:
+            return instructions
+        kept, self._cut = self._cut, 0
+        return instructions[:kept]
+
+    def told(self, state: tuple[int, ...], move: Move) -> str:
+        """Return a move in words; state: the one before it."""
+        match move:
+            case Move("deliver" | "cut", Peer() as sender):
+                receiver = move.receiver or COORDINATOR_PEER
+                lane = next(one for one in self.pool.things[state[1]] if one[0] == sender and one[1] == receiver)
+                name = f"{sender} -> {receiver}: {shown(self.pool.message(lane[2]))}"
+                return name if move.kind == "deliver" else f"{name}; it dies after {move.number} instructions"
+            case Move("drain", _, peer):
+                return f"{peer} goes on by itself"
+            case Move("send", number=SUBSCRIBER):
+                return f"the subscriber sends: {self.scope.change} {self._changed}"
+            case Move("send", number=client):
+                return f"{self._names[client]} publishes"
+            case _:
+                return f"{move.receiver} dies"
+
+    def named(self, move: Move) -> str:
+        """Return what a postponed move is, in words."""
+        match move.kind:
+            case "drain":
+                return f"{move.receiver}'s own work"
+            case "send":
+                return self._names[move.number]
+            case _:
+                return f"{move.sender} -> {move.receiver}"
+
+    # What must hold at rest --------------------------------------------------------------------------------------
+
+    def check_rest(self, state: tuple[int, ...]) -> None:
+        """Nothing moves any more: everything must be done, and nothing of the view change left. Raises Violation."""
+        self.load(state)
+        for client in (LEFT, RIGHT):
+            for sequence in range(1, self._requests(client) + 1):
+                name = f"{self._names[client]}'s {sequence}"
+                require(("got", client, sequence) in self._facts, f"{name} never comes")
+                require(("acknowledged", client, sequence) in self._facts, f"{name} is never acknowledged")
+        require(not self.scope.change or ("changed",) in self._facts, "the subscriber's request is never answered")
+        coordinator = self.coordinator()
+        require(coordinator.state is State.SERVING, f"the coordinator is {coordinator.state.value} for ever")
+        transition = coordinator._transition
+        require(transition is None, f"the view change never ends: {transition and transition.phase}")
+        require(not coordinator._memory.leaving, f"{coordinator._memory.leaving} never leave")
+        for operation in coordinator._history:
+            require(operation.state != "running", "the operation never ends")
+            require(self.scope.crash != "" or operation.state == "done", f"the operation is {operation.state}")
+        view = coordinator._view
+        assert view is not None, "at rest without a view"
+        members = {member.peer: member.incarnation for member in view.members}
+        require(
+            members == self._assembly.incarnations, f"the view has {members}, there are {self._assembly.incarnations}"
+        )
+        wanted = set(self._standing) - {self._changed}
+        if self.scope.change == "replace" or self.scope.change == "subscribe":
+            wanted.add(self._changed)
+        held: list[int] = []
+        for peer in sorted(self._assembly.roles):
+            machine = self.machine_of(peer)
+            require(machine._view == view, f"{peer} serves another view")
+            require(getattr(machine, "_next", None) is None, f"{peer} keeps the next view")
+            if isinstance(machine, Matcher):
+                rows = [subscription for subscription, _ in machine.table.rows()]
+                require(sorted(machine.index._subscriptions) == sorted(rows), f"{peer}: index and table differ")  # type: ignore[attr-defined]
+                require(machine._moving is None and not machine._removed, f"{peer} keeps something of a view change")
+                strays = [one for one in rows if view.owner_of_group(key_group(one)) != peer.slot]
+                require(not strays, f"{peer} holds {strays}, which are others'")
+                held += rows
+            elif isinstance(machine, AccessPoint):
+                require(not machine._unanswered, f"{peer} waits for answers")
+                require({epoch for epoch, _ in machine._exit_sequences} <= {view.epoch}, f"{peer} numbers old epochs")
+            elif isinstance(machine, ExitPoint):
+                require(machine._handover is None, f"{peer} keeps a handover")
+                require({epoch for epoch, _ in machine._streams} <= {view.epoch}, f"{peer} keeps old streams")
+                left = machine.gauges()
+                require(left["unacknowledged_runs"] == left["incomplete_shares"] == 0, f"{peer} waits for something")
+        expected = sorted(subscription_id(self._key, number) for number in wanted)
+        require(sorted(held) == expected, f"the matchers hold {sorted(held)}, the subscriber {expected}")
+
+
+@lru_cache(maxsize=4096)
+def _frames(data: bytes) -> tuple[frames.ServerFrame, ...]:
+    return tuple(decode_server_frame(body) for body in FrameReader(1 << 20).feed(data))
+
+
+def _notifications(frame: frames.Notify) -> list[tuple[str, int, tuple[int, ...]]]:
+    """Return publisher, sequence and numbers of each notification in a frame."""
+    count = len(frame.run) // 4
+    matches = struct.unpack(f"<{count}I", frame.matches)
+    numbers = struct.unpack(f"<{sum(matches)}I", frame.numbers)
+    rows = []
+    at = 0
+    for run, sequence, matched in zip(
+        struct.unpack(f"<{count}I", frame.run), struct.unpack(f"<{count}Q", frame.sequence), matches, strict=True
+    ):
+        rows.append((frame.runs[run][0], sequence, numbers[at : at + matched]))
+        at += matched
+    return rows
+
+
+def shown(message: Any) -> str:
+    """Return a message for people: what tells it from others."""
+    name = type(message).__name__
+    parts = []
+    for field in ("epoch", "access_point", "sequence", "first_sequence", "end"):
+        value = getattr(message, field, None)
+        if isinstance(value, int):
+            parts.append(f"{field} {value}")
+    for field in ("changes", "entries"):
+        value = getattr(message, field, None)
+        if isinstance(value, list) and value:
+            parts.append(f"{field} {[getattr(one, 'change', one) for one in value]}")
+    runs = getattr(message, "runs", None)
+    if runs:
+        parts.append(
+            "runs "
+            + ", ".join(
+                f"{run.publisher} {run.first_sequence}" if hasattr(run, "publisher") else str(run[0]) for run in runs
+            )
+        )
+    return f"{name}({', '.join(parts)})"
+
+
+assert parse(EVERYTHING).matches({"id": 1}), "a filter that matches everything does not"
+assert not parse(NOTHING).matches({"id": 1}), "a filter that matches nothing does"
