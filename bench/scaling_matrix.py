@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, strategy: str) -> int:
     if not options.json:
         print(f"{options.publish_rate:g} publications/s, {options.subscribe_rate:g} subscribe requests/s, {strategy}\n")
         print(table(rows))
-        for trouble in sorted({text for row in rows for text in row["trouble"]}):
+        for trouble in sorted({text for row in rows for text in row["trouble"] + row["examples"]}):
             print(f"\ntrouble: {trouble}")
     complete = len(rows) == len(CHANGES) * len(options.matrix_subscriptions)
     return 0 if complete and not any(failed(row) for row in rows) else 1
@@ -110,7 +110,7 @@ def comparison(rows: Sequence[dict[str, Any]]) -> str:
     """Return a table with a line a figure and a column a run."""
     lines = [["", *(row["strategy"] for row in rows)]]
     for name, first in rows[0].items():
-        if name in ("strategy", "environment", "trouble", "steps") or (
+        if name in ("strategy", "environment", "trouble", "steps", "examples") or (
             name == "reason" and not any(row[name] for row in rows)
         ):
             continue
@@ -127,5 +127,5 @@ def comparison(rows: Sequence[dict[str, Any]]) -> str:
         for line in lines
     ]
     text.append(", ".join(f"{key} {value}" for key, value in rows[0]["environment"].items()))
-    text += [f"{row['strategy']}: {trouble}" for row in rows for trouble in row["trouble"]]
+    text += [f"{row['strategy']}: {trouble}" for row in rows for trouble in row["trouble"] + row["examples"]]
     return "\n".join(text)

@@ -12,7 +12,7 @@ publisher, first arrived at anybody; that is an upper bound, and exact enough to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -25,6 +25,7 @@ from cluster.language.normal import NormalForm
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+EXAMPLES = 10
 PART = 250
 """Publications that are matched at a time."""
 
@@ -103,6 +104,7 @@ class Verdict:
     """How many notifications were wrong, and how. differences: they list the wrong subscriptions, or none was due.
 
     required: of churned subscriptions, those that had to arrive: the size of that part of the check.
+    examples: the first of each kind of difference, in words.
     """
 
     lost: int = 0
@@ -110,11 +112,17 @@ class Verdict:
     out_of_order: int = 0
     differences: int = 0
     required: int = 0
+    examples: list[str] = field(default_factory=list, compare=False)
 
     def add(self, other: Verdict) -> None:
         """Count the other's as well."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+    def note(self, example: str) -> None:
+        """Keep an example, if there are not many."""
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(example)
 
 
 def judge(rows: Arrived, client: int, expected: Expected, first: int, last: int) -> Verdict:
@@ -133,12 +141,17 @@ def judge(rows: Arrived, client: int, expected: Expected, first: int, last: int)
     same = ~differs[row]
     unlike = rows.ids[same] != expected.ids[expected.starts[cell[row[same]]] + offset[same]]
     differs[row[same][unlike]] = True
-    return Verdict(
-        lost=len(np.setdiff1d(wanted, seen, assume_unique=True)),
-        doubled=int((times - 1).sum()),
-        out_of_order=misordered(rows),
-        differences=int(differs.sum()),
-    )
+    missing = np.setdiff1d(wanted, seen, assume_unique=True)
+    verdict = Verdict(len(missing), int((times - 1).sum()), misordered(rows), int(differs.sum()))
+    begins = np.cumsum(rows.counts) - rows.counts
+    for place in np.flatnonzero(differs)[:EXAMPLES].tolist():
+        ids = rows.ids[begins[place] : begins[place] + rows.counts[place]].tolist()
+        wanted_ids = expected.ids[expected.starts[cell[place]] : expected.starts[cell[place] + 1]].tolist()
+        number, time = int(rows.number[place]), rows.time[place]
+        verdict.note(f"client {client} got publication {number} at {time:.6f} for {ids}, expected {wanted_ids}")
+    for number in missing[:EXAMPLES].tolist():
+        verdict.note(f"client {client} did not get publication {number}")
+    return verdict
 
 
 def _between(rows: Arrived, first: int, last: int) -> Arrived:
@@ -227,13 +240,33 @@ def judge_churned(
         required = _occurrences(own, distinct, int(begin), int(end))
         required = required[matched[required] <= lives.closing[place]]
         verdict.required += len(required)
-        verdict.lost += len(np.setdiff1d(required, arrivals))
+        missing = np.setdiff1d(required, arrivals)
+        verdict.lost += len(missing)
         known = arrivals[(arrivals >= 0) & (arrivals < len(handed))]
-        wrong = len(arrivals) - len(known)
-        wrong += int((~np.isin(known % distinct, own)).sum())
-        wrong += int(((matched[known] < lives.asked[place]) | (handed[known] > lives.closed[place])).sum())
-        verdict.differences += wrong
+        wrong = known[
+            ~np.isin(known % distinct, own)
+            | (matched[known] < lives.asked[place])
+            | (handed[known] > lives.closed[place])
+        ]
+        verdict.differences += len(arrivals) - len(known) + len(wrong)
+        for number in [*missing.tolist(), *wrong.tolist()]:
+            verdict.note(_story(lives, place, number, handed, matched, number in missing, number % distinct in own))
     return verdict
+
+
+def _story(
+    lives: Churned, place: int, number: int, handed: Floats, matched: Floats, missing: bool, matches: bool
+) -> str:
+    """Tell in words what a churned subscription did not get, or should not have got."""
+    times = ", ".join(
+        f"{name} {getattr(lives, name)[place]:.6f}" for name in ("due", "asked", "acked", "closing", "closed")
+    )
+    what = "lacks" if missing else "got"
+    match = "" if matches else ", which it does not match"
+    return (
+        f"client {lives.client[place]} subscription {lives.number[place]} ({times}) {what} publication {number}{match}: "
+        f"handed over {handed[number]:.6f}, matched by {matched[number]:.6f}"
+    )
 
 
 def _occurrences(own: Integers, distinct: int, first: int, last: int) -> Integers:

@@ -156,6 +156,7 @@ def figures_of(
         "out_of_order": lasting.out_of_order + coming.out_of_order,
         "oracle_differences": lasting.differences + coming.differences,
         "of_them_churned": {name: getattr(coming, name) for name in ("lost", "doubled", "out_of_order", "differences")},
+        "examples": lasting.examples + coming.examples,
         "trouble": traffic.trouble,
         "publisher_late_ms": quantiles_ms(traffic.handed - traffic.due),
         "subscribe_us": round(traffic.subscribe_s / options.subscriptions * 1e6, 1),
