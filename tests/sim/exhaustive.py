@@ -39,10 +39,12 @@ of another epoch (`exhaustive_world.py`).
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 
 import click
 
@@ -83,7 +85,7 @@ class Outcome:
     """What a search came to.
 
     states, moves, executions: looked at. complete: all schedules were. postponements: within how many all were, -1 for
-    none. failure: what was found; schedule: the way there, in words. at: the execution that found it.
+    none; levels: executions until that was known of 0, 1, ... failure: what was found; schedule: the way there, in words. at: the execution that found it.
     """
 
     scope: str
@@ -95,6 +97,7 @@ class Outcome:
     postponements: int = -1
     failure: str | None = None
     schedule: list[str] | None = None
+    levels: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     def verdict(self) -> str:
@@ -127,6 +130,7 @@ class Search:
             if outcome.failure is not None or outcome.executions >= self._limit:
                 return
             outcome.postponements += 1
+            outcome.levels.append(outcome.executions)
         outcome.complete = True
 
     def _layer(self, layer: list[Key]) -> list[Key]:
@@ -183,30 +187,40 @@ class Search:
             self._graph.check_rest(key[0])
             return key[0]
         except Exception as error:
-            self._outcome.executions += 1
-            self._outcome.failure = f"{type(error).__name__}: {error}"
-            self._outcome.schedule = [*self._way(key), *([self._graph.told(key[0], move)] if move else [])]
-            self._outcome.states = len(self._came)
+            outcome = self._outcome
+            outcome.executions += 1
+            outcome.failure = f"{type(error).__name__}: {error}"
+            outcome.schedule = self._way(key, move)
+            outcome.states = len(self._came)
             return None
 
-    def _way(self, key: Key) -> list[str]:
-        lines: list[str] = []
+    def _way(self, key: Key, last: Move | None) -> list[str]:
+        """Return what happened until a state and in one move more, in words."""
+        steps: list[tuple[Key, Move | None, Held]] = [(key, last, frozenset())]
         while (came := self._came[key]) is not None:
-            before, move = came
-            if move is None:
-                lines.append(f"    (waits: {', '.join(self._graph.named(one) for one in key[1] - before[1])})")
-            else:
-                lines.append(self._graph.told(before[0], move))
-            key = before
-        return lines[::-1]
+            steps.append((came[0], came[1], key[1] - came[0][1]))
+            key = came[0]
+        story = self._graph.story = []
+        for (state, _), move, postponed in reversed(steps):
+            story += [f"    ({self._graph.named(one)} has to wait)" for one in postponed]
+            if move is not None:
+                with suppress(Exception):
+                    self._graph.after(state, move)
+        self._graph.story = None
+        return story
 
 
 def explore(name: str, limit: int = LIMIT, mutant: str | None = None) -> Outcome:
     """Search a scope; with a mutant, the machines are broken in that way."""
     outcome = Outcome(name, mutant)
     began = time.monotonic()
-    with applied(mutant), Graph(SCOPES[name]) as graph:
-        Search(graph, limit, outcome).run()
+    gc.disable()  # it would look at millions of tuples again and again, and there is little to collect
+    try:
+        with applied(mutant), Graph(SCOPES[name]) as graph:
+            Search(graph, limit, outcome).run()
+    finally:
+        gc.enable()
+        gc.collect()
     outcome.seconds = round(time.monotonic() - began, 1)
     return outcome
 

@@ -61,8 +61,8 @@ EAGER = (CONNECTION_POINT, ACCESS_POINT, EXIT_POINT)
 
 EVERYTHING = "exists id"
 NOTHING = "missing id"
-SUBSCRIBER, LEFT, RIGHT, SECOND_LEFT = 0, 1, 2, 3
-"""Clients, in the order in which they log in: the subscriber and RIGHT are served by access point 0, LEFT by 1."""
+SUBSCRIBER, LEFT, RIGHT, IDLE = 0, 1, 2, 3
+"""Clients. The subscriber and RIGHT are served by one access point, LEFT by the other."""
 
 Facts = frozenset[tuple[Any, ...]]
 
@@ -75,9 +75,8 @@ class Scope:
     wish:     the arguments of `scale`.
     change:   subscribe, unsubscribe or replace: what the subscriber does to a subscription that moves; "" for nothing.
     publish:  who publishes one publication each, by client; one client's in this order.
-    
-    publishers: names of LEFT and RIGHT.
     crash:    who dies once, at any step: "", coordinator, newcomer.
+    access_point: the subscriber's; access point 0 hears of everything first in the usual schedule.
     """
 
     what: str
@@ -86,12 +85,12 @@ class Scope:
     change: str
     publish: tuple[int, ...]
     crash: str = ""
-    extra: int = 0
+    access_point: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Move:
-    """One thing that can happen. kind: deliver, drain, send, crash, cut."""
+    """One thing that can happen; there is one object for each. kind: deliver, drain, send, crash, cut."""
 
     kind: str
     sender: Peer | None = None
@@ -124,9 +123,11 @@ class Graph:
         self.scope = scope
         self.pool = Pool()
         self._facts: set[tuple[Any, ...]] = set()
-        self._seen_rest: set[int] = set()
         self._cut: int | None = None
-        self._acted = 0  # instructions of the coordinator's last step
+        self._moves: dict[tuple[Any, ...], Move] = {}
+        self._deliveries: dict[int, list[Move]] = {}  # by the number of the lanes
+        self._drains: dict[int, list[Move]] = {}  # by the number of the roles
+        self.story: list[str] | None = None  # what happens, while somebody wants to know
         self._patches = [
             patch.multiple(moving, WINDOW_ENTRIES=1, CHUNK_ENTRIES=1, STEP_US=moving.SEND_US),
             patch.multiple(matcher, Index=Scan, Table=SmallTable, SWEEP_ENTRIES=1),
@@ -193,12 +194,15 @@ class Graph:
         self._assembly.instruct = self._instruct
         self._settle()
         self._names = self._choose_names()
-        self._sessions: list[int] = []
-        for client, name in enumerate(self._names):
+        self._sessions: dict[int, int]
+        self._sessions = {}
+        order = (SUBSCRIBER, LEFT, RIGHT) if not scope.access_point else (LEFT, SUBSCRIBER, IDLE, RIGHT)
+        for client in order:
             self._assembly.feed(CP, ClientConnected(client))
-            self._write(client, frames.Hello(frames.VERSION, name, client, 1024))
+            self._write(client, frames.Hello(frames.VERSION, self._names[client], client, 1024))
         self._settle()
-        assert [session & 1 for session in self._sessions] == [0, 1, 0], "clients are served by other access points"
+        served = [self._sessions[client] & 1 for client in (SUBSCRIBER, LEFT, RIGHT)]
+        assert served == [scope.access_point, 1 - scope.access_point, scope.access_point], "other access points"
         self._choose_subscriptions()
         for number in self._standing:
             self._write(SUBSCRIBER, frames.Subscribe(number, number, EVERYTHING, "block"))
@@ -210,6 +214,7 @@ class Graph:
         assert not getattr(answer, "error", ""), answer
         self._unsent = [0] * len(self._names)  # by client: how much of what it is to send it has sent
         self._crashed = not scope.crash
+        self._hurry()
         self.first = self._save()
 
     def _settle(self) -> None:
@@ -230,7 +235,7 @@ class Graph:
         moving_ = [name for name in names if (exit_point_of(before, name) != exit_point_of(after, name)) is moves]
         staying = [name for name in names if exit_point_of(before, name) == exit_point_of(after, name)]
         left = moving_[0]
-        return ["subscriber", left, next(name for name in staying if name != left)]
+        return ["subscriber", left, next(name for name in staying if name != left), "idle"]
 
     def _choose_subscriptions(self) -> None:
         """Pick subscription numbers: one that is changed, and one for every pair of a present and a next owner."""
@@ -289,7 +294,7 @@ class Graph:
         for frame in _frames(data):
             match frame:
                 case frames.Welcome():
-                    self._sessions.append(frame.session)
+                    self._sessions[client] = frame.session
                 case frames.Done(request):
                     if request == 1000:
                         self._facts.add(("changed",))
@@ -385,36 +390,46 @@ class Graph:
 
     # Moves -------------------------------------------------------------------------------------------------------
 
+    def _move(self, kind: str, sender: Peer | None = None, receiver: Peer | None = None, number: int = 0) -> Move:
+        key = kind, sender, receiver, number
+        move = self._moves.get(key)
+        if move is None:
+            move = self._moves[key] = Move(kind, sender, receiver, number)
+        return move
+
     def moves(self, state: tuple[int, ...]) -> list[Move]:
-        """Return what can happen in a state, the usual first; one move where all others can wait for it."""
-        lanes = self.pool.things[state[1]]
-        for lane in lanes:
-            if lane[1] == COORDINATOR_PEER:
-                urgent = Move("deliver", lane[0], lane[1])
-                return [urgent, *self._crashes(state, urgent)]
-        drains = []
-        for peer, _, number in self.pool.things[state[2]]:
-            after, instructions = self.pool.step(number, Drained())
-            if after != number or instructions:
-                drain = Move("drain", None, peer)
-                if peer.layer in EAGER:
-                    return [drain]
-                drains.append(drain)
-        moves = [Move("deliver", lane[0], lane[1]) for lane in lanes if lane[0] != COORDINATOR_PEER] + drains
-        moves += [Move("deliver", lane[0], lane[1]) for lane in lanes if lane[0] == COORDINATOR_PEER]
+        """Return what can happen in a state, the usual first; the list is the caller's."""
+        lanes = self._deliveries.get(state[1])
+        if lanes is None:
+            pairs = [(lane[0], lane[1]) for lane in self.pool.things[state[1]]]
+            pairs.sort(key=lambda pair: (pair[1] != COORDINATOR_PEER, pair[0] == COORDINATOR_PEER, pair))
+            lanes = self._deliveries[state[1]] = [self._move("deliver", *pair) for pair in pairs]
+        if lanes and lanes[0].receiver == COORDINATOR_PEER:
+            return [lanes[0], *self._crashes(state, lanes[0])]  # only where it is to crash; see `_hurry`
+        drains = self._drains.get(state[2])
+        if drains is None:
+            busy = [peer for peer, _, number in self.pool.things[state[2]] if self._busy(number)]
+            drains = self._drains[state[2]] = [self._move("drain", None, peer) for peer in busy]
+        data = [move for move in lanes if move.sender != COORDINATOR_PEER]
+        moves = data + drains + lanes[len(data) :]
         unsent = self.pool.things[state[5]][1]
-        moves += [Move("send", number=client) for client, sent in enumerate(unsent) if sent < self._requests(client)]
-        return moves + self._crashes(state, None)
+        moves += [self._move("send", None, None, one) for one, sent in enumerate(unsent) if sent < self._requests(one)]
+        return moves + self._crashes(state, None) if self.scope.crash else moves
+
+    def _busy(self, number: int) -> bool:
+        """Tell whether Drained would change anything in this state of a role."""
+        after, instructions = self.pool.step(number, Drained())
+        return after != number or bool(instructions)
 
     @property
     def postponed(self) -> list[Move]:
         """What waits from the beginning: clients may send at any time."""
-        return [Move("send", number=client) for client in range(len(self._names)) if self._requests(client)]
+        return [self._move("send", None, None, one) for one in range(len(self._names)) if self._requests(one)]
 
     def _crashes(self, state: tuple[int, ...], urgent: Move | None) -> list[Move]:
         """Return the crashes that are possible in a state; urgent: what the coordinator is about to take."""
         crash = self.scope.crash
-        if not crash or self.pool.things[state[5]][2]:
+        if self.pool.things[state[5]][2]:
             return []
         machine = self.pool.machine(state[0])
         assert isinstance(machine, Coordinator), "another machine"
@@ -422,9 +437,9 @@ class Graph:
             return []
         if crash == "coordinator":
             if urgent is None:
-                return [Move("crash", None, COORDINATOR_PEER)]
+                return [self._move("crash", None, COORDINATOR_PEER)]
             assert urgent.sender is not None, "from nobody"
-            return [Move("cut", urgent.sender, number=kept) for kept in range(self._acts(state, urgent))]
+            return [self._move("cut", urgent.sender, None, kept) for kept in range(self._acts(state, urgent))]
         decided = machine._transition is not None and machine._transition.decided
         view = machine._view
         assert view is not None, "no view"
@@ -433,7 +448,7 @@ class Graph:
         leaving = {member.peer for member in machine._memory.leaving}
         if decided or urgent is not None:
             return []
-        return [Move("crash", None, peer) for peer in newcomers if peer not in leaving]
+        return [self._move("crash", None, peer) for peer in newcomers if peer not in leaving]
 
     def _acts(self, state: tuple[int, ...], urgent: Move) -> int:
         """Return how many instructions the coordinator follows when it takes this."""
@@ -444,54 +459,71 @@ class Graph:
         return len(instructions)
 
     def after(self, state: tuple[int, ...], move: Move) -> tuple[int, ...]:
-        """Return the state that a move leads to. Raises what a machine or a check raises."""
+        """Return the state that a move leads to, and with it what is never postponed. Raises what a machine or a check
+        raises."""
         self.load(state)
         self._cut = None
         match move:
             case Move("deliver", Peer() as sender, Peer() as receiver):
-                self._assembly.deliver(sender, receiver)
+                self._deliver(sender, receiver)
             case Move("drain", _, Peer() as peer):
+                self._tell(f"{peer} goes on by itself")
                 self._assembly.feed(peer, Drained())
             case Move("send", number=client):
+                what = f"{self.scope.change}s {self._changed}" if client == SUBSCRIBER else "publishes"
+                self._tell(f"{self._names[client]} {what}")
                 self._send(client)
             case Move("cut", Peer() as sender, number=kept):
                 self._cut = kept
-                self._assembly.deliver(sender, COORDINATOR_PEER)
+                self._deliver(sender, COORDINATOR_PEER)
                 self._cut = None
                 self._crashed = True
+                self._tell(f"{COORDINATOR_PEER} dies after {kept} instructions")
                 self._assembly.restart_coordinator()
             case Move("crash", _, Peer() as peer):
                 self._crashed = True
+                self._tell(f"{peer} dies")
                 if peer == COORDINATOR_PEER:
                     self._assembly.restart_coordinator()
                 else:
                     self._assembly.crash(peer)
             case _:
                 raise AssertionError(f"no such move: {move}")
+        self._hurry()
         return self._save()
+
+    def _deliver(self, sender: Peer, receiver: Peer) -> None:
+        if self.story is not None:
+            self._tell(f"{sender} -> {receiver}: {shown(self._assembly.lanes[sender, receiver][0])}")
+        self._assembly.deliver(sender, receiver)
+
+    def _tell(self, text: str) -> None:
+        if self.story is not None:
+            self.story.append(text)
+
+    def _hurry(self) -> None:
+        """Do what is never postponed. A coordinator that is to crash may do so between any two of its steps."""
+        assembly_ = self._assembly
+        patient = self.scope.crash == "coordinator" and not self._crashed
+        while True:
+            answer = next((lane for lane in sorted(assembly_.lanes) if lane[1] == COORDINATOR_PEER), None)
+            if answer is not None and patient:
+                return
+            if answer is not None:
+                self._deliver(*answer)
+                continue
+            for peer, role in sorted(assembly_.roles.items()):
+                if peer.layer in EAGER and self._busy(role.number):  # type: ignore[attr-defined]
+                    assembly_.feed(peer, Drained())
+                    break
+            else:
+                return
 
     def _instruct(self, peer: Peer, instructions: list[Instruction]) -> list[Instruction]:
         if peer != COORDINATOR_PEER or self._cut is None:
             return instructions
         kept, self._cut = self._cut, 0
         return instructions[:kept]
-
-    def told(self, state: tuple[int, ...], move: Move) -> str:
-        """Return a move in words; state: the one before it."""
-        match move:
-            case Move("deliver" | "cut", Peer() as sender):
-                receiver = move.receiver or COORDINATOR_PEER
-                lane = next(one for one in self.pool.things[state[1]] if one[0] == sender and one[1] == receiver)
-                name = f"{sender} -> {receiver}: {shown(self.pool.message(lane[2]))}"
-                return name if move.kind == "deliver" else f"{name}; it dies after {move.number} instructions"
-            case Move("drain", _, peer):
-                return f"{peer} goes on by itself"
-            case Move("send", number=SUBSCRIBER):
-                return f"the subscriber sends: {self.scope.change} {self._changed}"
-            case Move("send", number=client):
-                return f"{self._names[client]} publishes"
-            case _:
-                return f"{move.receiver} dies"
 
     def named(self, move: Move) -> str:
         """Return what a postponed move is, in words."""
