@@ -261,10 +261,9 @@ def _story(
     times = ", ".join(
         f"{name} {getattr(lives, name)[place]:.6f}" for name in ("due", "asked", "acked", "closing", "closed")
     )
-    what = "lacks" if missing else "got"
-    match = "" if matches else ", which it does not match"
+    what = f"{'lacks' if missing else 'got'} publication {number}{'' if matches else ', which it does not match'}"
     return (
-        f"client {lives.client[place]} subscription {lives.number[place]} ({times}) {what} publication {number}{match}: "
+        f"client {lives.client[place]} subscription {lives.number[place]} ({times}) {what}: "
         f"handed over {handed[number]:.6f}, matched by {matched[number]:.6f}"
     )
 
