@@ -19,7 +19,8 @@ answered are bounded over all clients; the next ones wait their turn too.
 
 A view change touches clients only if access points come or go: then what a client sends goes to its new one from
 Commit on, behind a Switch on every lane there, by which the later hops keep the order. A connection point that is to
-leave asks its clients to move first, lets no new ones in, and is left out of a view when the last is gone.
+leave asks its clients to move first, lets no new ones in, and is left out of a view when the last is gone. A client
+that has moved is let go after a view change that began thereafter: then everything that was underway for it has come.
 
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
@@ -58,6 +59,7 @@ from cluster.messages import (
     ClientFree,
     ClientFull,
     ClientKey,
+    ClientsMoved,
     CloseClient,
     Commit,
     Deliver,
@@ -158,6 +160,8 @@ class Connection:
 class Session:
     """A client that has logged in.
 
+    moved:           it holds everything at another connection point as well, and waits for what is underway; arrived:
+                     that is all in its outbox.
     next_sequence:   the number its next publication must have; None before the first.
     unacknowledged:  (last sequence, bytes) per Publish frame that is not acknowledged; its total is `flight_bytes`.
     live:            by subscription number, whether it is open; grows with the numbers used. closed_any: whether any
@@ -182,6 +186,8 @@ class Session:
     closed_now: bool = False
     holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
     stalled_ms: int | None = None
+    moved: bool = False
+    arrived: bool = False
 
 
 class Refusal(Exception):
@@ -207,6 +213,8 @@ class ConnectionPoint:
         self._view: View | None = None
         self._next: View | None = None
         self._moving: list[str] | None = None  # where clients are to move, once this connection point is to leave
+        self._ended_by: tuple[int, set[int]] = (0, set())  # an epoch, and the exit points that have begun it
+        self._flushed: set[int] = set()  # sessions that had moved before the present view change began
         self._now_ms = 0
         self._next_session = incarnation * SESSIONS_PER_INCARNATION & SESSION_MASK
         self._next_change = 0
@@ -462,6 +470,9 @@ class ConnectionPoint:
             case frames.Goodbye():
                 self._forget(connection)
                 self._out.append(CloseClient(connection.number))
+            case frames.Moved():
+                session.moved = True
+                self._emptied()
             case frames.Hello():
                 raise Refusal("malformed", "a second Hello")
 
@@ -784,6 +795,8 @@ class ConnectionPoint:
                     self._write(session, frames.Dropped("drop_oldest", drops.notifications, counts))
             if session.holds:
                 self._release(session)
+            if session.arrived and not session.outbox.queued and not session.holds:
+                self._refuse(self._connections[session.connection], Bye("moved", "all that was underway has come"))
         for exit_point, tokens in self._delivered.items():
             self._out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
         self._delivered = {}
@@ -848,8 +861,28 @@ class ConnectionPoint:
         self._emptied()
 
     def _emptied(self) -> None:
-        if self._moving is not None and not self._sessions and not self._changes:
+        if self._moving is None:
+            return
+        if not self._sessions and not self._changes:
             self._out.append(Send(COORDINATOR_PEER, Emptied()))
+        elif all(session.moved for session in self._sessions.values()) and not all(
+            session.arrived for session in self._sessions.values()
+        ):
+            self._out.append(Send(COORDINATOR_PEER, ClientsMoved()))
+
+    def _epoch_end(self, exit_point: int, epoch: int) -> None:
+        """An exit point has sent all of the former epoch; with the last one's word nothing of it is underway."""
+        if self._ended_by[0] != epoch:
+            self._ended_by = (epoch, set())
+        ended = self._ended_by[1]
+        ended.add(exit_point)
+        if self._view is None or not ended.issuperset(self._view.exit_points):
+            return
+        for number in self._flushed:
+            session = self._sessions.get(number)
+            if session is not None:
+                session.arrived = True
+                self._touched[number] = session
 
     def _received(self, peer: Peer, message: Message) -> None:
         match message:
@@ -863,6 +896,8 @@ class ConnectionPoint:
                 self._view = view_of(message)
             case Prepare():
                 self._next = view_of(message)
+                # Who moves later may miss something of the next epoch, of which nothing is published yet.
+                self._flushed = {number for number, session in self._sessions.items() if session.moved}
             case Commit(epoch):
                 self._commit(epoch)
             case Abort(epoch):
@@ -874,6 +909,7 @@ class ConnectionPoint:
                     self._flush()  # what was gathered is owed as well
                     self._out.append(Flush())
             case EpochEnd(epoch):
+                self._epoch_end(peer.slot, epoch)
                 self._out.append(Send(peer, EpochEnded(epoch)))
             case MoveClients(addresses):
                 self._move_clients(addresses)

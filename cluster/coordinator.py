@@ -40,9 +40,11 @@ from cluster.messages import (
     DATA_LAYERS,
     MATCHER,
     Answer,
+    ClientsMoved,
     Disconnect,
     Drain,
     Emptied,
+    Epoch,
     Event,
     Failed,
     Gone,
@@ -97,7 +99,8 @@ class Report:
     """What is known of a role's process. join: None until it has; heard_ms: its last message, or when it was asked for.
 
     told, installed: of a newcomer: it was sent the view; it has its lanes.
-    moving, emptied: it is a connection point that was asked to let its clients move, and the last has gone.
+    moving, moved, emptied: it is a connection point that was asked to let its clients move; they have, and wait for
+                            what is underway; the last has gone.
     left: it owes nothing any more, and can be stopped.
     """
 
@@ -108,6 +111,7 @@ class Report:
     told: bool = False
     installed: bool = False
     moving: bool = False
+    moved: bool = False
     emptied: bool = False
     left: bool = False
     counters: dict[str, int] = field(default_factory=dict)
@@ -307,6 +311,9 @@ class Coordinator:
                 self._out += self._sessions.handle(message)
             case Emptied():
                 report.emptied = report.moving
+                self._go_on()
+            case ClientsMoved():
+                report.moved = report.moving
                 self._go_on()
             case Left():
                 report.left = True
@@ -524,7 +531,12 @@ class Coordinator:
         )
         if view is None:
             self._move_clients(full)
-            return
+            if not any(self._reports[Peer(CONNECTION_POINT, slot)].moved for slot in full):
+                return
+            # A change of nothing: at its end what was underway for those who have moved has come.
+            for slot in full:
+                self._reports[Peer(CONNECTION_POINT, slot)].moved = False
+            view = View(Epoch(self._memory.epoch + 1), self._view.members, self._view.owners)
         self._start_deadline_ms = None
         self._memory.epoch = view.epoch
         self._remember()
@@ -541,7 +553,7 @@ class Coordinator:
         for peer in sorted(slots):
             report = self._reports.get(peer)
             if report is not None and report.moving:
-                report.moving = report.emptied = False
+                report.moving = report.moved = report.emptied = False
                 self._let_in([peer.slot])
 
     def _newcomers_ready(self, newcomers: Sequence[Peer]) -> bool:

@@ -372,8 +372,9 @@ class ExitPoint:
             self._go_on()
 
     def _send_acknowledgements(self) -> None:
+        known = {slot for view in (self._view, self._next) if view is not None for slot in view.connection_points}
         for slot, acknowledgements in self._acknowledgements.items():
-            if self._view is None or slot in self._view.connection_points or self._next is not None:
+            if slot in known:  # else it has left, and its clients have sent again what they need to know of
                 self._out.append(Send(Peer(CONNECTION_POINT, slot), Acknowledge(acknowledgements)))
         self._acknowledgements.clear()
 

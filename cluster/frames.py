@@ -110,6 +110,13 @@ class Goodbye(Frame, frozen=True, array_like=True, tag=7, gc=False):
     """The client leaves on purpose; what it has published is still delivered."""
 
 
+class Moved(Frame, frozen=True, array_like=True, tag=8, gc=False):
+    """After Move: every subscription of this session holds at another connection point as well.
+
+    What is on its way here is still delivered; then this session is told Bye `moved`.
+    """
+
+
 # From the connection point --------------------------------------------------------------------------------
 
 
@@ -210,7 +217,7 @@ class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
 
 
 class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
-    """This connection point is about to leave: open a session at one of these addresses, then close this one.
+    """This connection point is about to leave: open a session at one of these addresses, then say Moved here.
 
     addresses: `host:port`. Until then everything goes on here as before; who stays is told Bye `shutdown` in the end.
     """
@@ -218,7 +225,7 @@ class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
     addresses: list[str]
 
 
-ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye
+ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved
 ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move
 
 RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved"})

@@ -84,7 +84,9 @@ class Handover:
         former = slot in view.exit_points
         self.released = not former
         connection_points = {*view.connection_points, *after.connection_points}
-        parts = self._hands_over or view.connection_points != after.connection_points
+        # A change of nothing is asked for to have everything that is underway arrive.
+        only_flushes = view.members == after.members and view.owners == after.owners
+        parts = self._hands_over or only_flushes or view.connection_points != after.connection_points
         self._unended = connection_points if former and parts else set()
         self._handed_over = not former
         self._unheard = set(view.exit_points) - {slot} if self._hands_over and slot in after.exit_points else set()

@@ -519,6 +519,10 @@ class Emptied(Message, frozen=True, array_like=True, tag=63, gc=False):
     """CP -> C: after MoveClients, no client is left."""
 
 
+class ClientsMoved(Message, frozen=True, array_like=True, tag=66, gc=False):
+    """CP -> C: after MoveClients, whoever is left here holds all it needs elsewhere and waits for what is underway."""
+
+
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
     """Operator -> C: scale, plan, transitions or abort; the arguments are a JSON document."""
 
@@ -579,6 +583,7 @@ AnyMessage = (
     | Gone
     | MoveClients
     | Emptied
+    | ClientsMoved
     | Request
     | Answer
 )
@@ -733,7 +738,7 @@ class Again(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Let go of the lane to this member, with what is on it, and say LaneDown; nothing if another incarnation has it."""
+    """Let go of the lane to this member and of what is on it, and say LaneDown; not if another incarnation has it."""
 
     member: Member
 

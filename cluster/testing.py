@@ -21,9 +21,11 @@ from typing import Any
 from cluster.admin import Admin, Question
 from cluster.assembly import Assembly
 from cluster.client import Client
+from cluster.client.address import Connector
 from cluster.config import Config, Layers
 from cluster.errors import KittiwakeError
 from cluster.messages import (
+    CONNECTION_POINT,
     COORDINATOR_PEER,
     Answer,
     ClientBytes,
@@ -99,7 +101,16 @@ class LocalCluster:
             serving = self._assembly.serving
             return self._open(chosen if chosen in serving else min(serving), factory())
 
-        return Client(connectors=[connector], client_id=client_id, **options)
+        return Client(connectors=[connector], client_id=client_id, resolve=self._resolve, **options)
+
+    def _resolve(self, address: str) -> Connector:
+        """Return what connects to a connection point by its address in this cluster."""
+        peer = Peer(CONNECTION_POINT, int(address.rpartition(":")[2]))
+
+        async def connector(factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+            return self._open(peer, factory())
+
+        return connector
 
     def status(self) -> dict[str, object]:
         """Return the coordinator's status document."""
@@ -123,6 +134,8 @@ class LocalCluster:
     def _open(self, peer: Peer, protocol: asyncio.Protocol) -> asyncio.Transport:
         if self._closed:
             raise ConnectionRefusedError("the local cluster is closed")
+        if peer not in self._assembly.serving:
+            raise ConnectionRefusedError(f"{peer} does not serve")
         number = self._next_connection
         self._next_connection += 1
         transport = self._sockets[peer, number] = _Transport(self, peer, number, protocol)

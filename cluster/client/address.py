@@ -43,6 +43,12 @@ def parse_url(url: str) -> list[tuple[str, int]]:
     return addresses
 
 
+def address_connector(address: str) -> Connector:
+    """Return a connector for an address as brokers name it: host:port, an IPv6 host in brackets or not."""
+    host, _, port = address.rpartition(":")
+    return tcp_connector(host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else DEFAULT_PORT)
+
+
 def tcp_connector(host: str, port: int) -> Connector:
     """Return a connector that opens TCP connections to this address."""
 

@@ -19,12 +19,21 @@ from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from cluster.client.address import DEFAULT_URL, Connector, parse_url, tcp_connector
+from cluster.client.address import DEFAULT_URL, Connector, address_connector, parse_url, tcp_connector
 from cluster.client.attributes import AttributePacker, Limits
 from cluster.client.delivery import Inbox
 from cluster.client.filters import filter_text
 from cluster.client.link import Link
-from cluster.client.protocol import Arrived, ClientProtocol, Ended, Opened, Outcome, publication_limits
+from cluster.client.protocol import (
+    Arrived,
+    ClientProtocol,
+    Ended,
+    Moving,
+    Opened,
+    Outcome,
+    Restored,
+    publication_limits,
+)
 from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX, Offer
 from cluster.client.requests import Request
 from cluster.client.streams import Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
@@ -43,6 +52,8 @@ STEADY_S = 10.0
 """A connection that lived this long was a good one: the next delay starts small again."""
 FLUSH_TIMEOUT_S = 0.25
 """What `close` has written gets at least this long to leave the machine."""
+FORMER_S = 60.0
+"""How long what is underway at a former connection point is waited for; longer than that lets clients move."""
 REPORT_S = 0.1
 """What an application has taken is reported within this time, though it be little: the broker tells a slow reader
 from one that has stopped."""
@@ -91,6 +102,7 @@ class Client:
     backoff_s:         (first, largest) delay between attempts.
     rng:               the source of the jitter.
     url:               what messages call the other side.
+    resolve:           opens the transport to an address (`host:port`) that the broker names when the client is to move.
     Raises: ConfigError for a bad argument; from the `await` ConnectionLostError when there is no connection
             in time (code `unreachable`), or the broker refuses this client (with its code).
     """
@@ -106,6 +118,7 @@ class Client:
         backoff_s: tuple[float, float] = (0.05, 5.0),
         rng: random.Random | None = None,
         url: str = "the cluster",
+        resolve: Callable[[str], Connector] = address_connector,
     ) -> None:
         if client_id is None:
             client_id = f"client-{secrets.token_hex(8)}"
@@ -140,6 +153,12 @@ class Client:
         self._drained: asyncio.Future[None] | None = None
         self._flush_handle: asyncio.Handle | None = None
         self._report_handle: asyncio.TimerHandle | None = None
+        self._resolve = resolve
+        self._addresses: list[str] = []
+        """Where the broker has asked this client to move."""
+        self._former: Link | None = None
+        """The connection that it moves away from, while something may be underway there."""
+        self._former_handle: asyncio.TimerHandle | None = None
 
     # What it is --------------------------------------------------------------------------------------------------
 
@@ -441,7 +460,7 @@ class Client:
             return
         self._failure = error
         offers, requests = self._protocol.abandon()
-        for handle in (self._flush_handle, self._report_handle):
+        for handle in (self._flush_handle, self._report_handle, self._former_handle):
             if handle is not None:
                 handle.cancel()
         for offer in offers:
@@ -466,9 +485,14 @@ class Client:
             frames = self._protocol.take_output()
             if frames:
                 link.write(frames)
+        former = self._former
+        if former is not None and self._protocol.former is not None:
+            self._protocol.former.leave()
+            self._write_former()
         self._fail(error)
-        if link is not None:
-            link.end(error.reason, flush=True)
+        for one in (former, link):
+            if one is not None:
+                one.end(error.reason, flush=True)
         if self._supervisor is not None and self._supervisor is not asyncio.current_task():
             self._supervisor.cancel()
 
@@ -507,6 +531,9 @@ class Client:
             attempts += 1
             began = loop.time()
             opened, self._last_trouble = await self._connection(connector)
+            while self._addresses:
+                # Asked to move: there first, and at once.
+                opened, self._last_trouble = await self._move()
             if self.closed:
                 return
             if opened and not self._reconnect:
@@ -518,6 +545,16 @@ class Client:
             delay = min(largest, first * 2.0 ** min(failures, 30))
             failures += 1
             await asyncio.sleep(delay * (0.5 + self._rng.random() / 2))
+
+    async def _move(self) -> tuple[bool, str]:
+        """Hold a connection to one of the addresses that the broker has named; return as `_connection`."""
+        addresses, self._addresses = self._addresses, []
+        opened, trouble = False, self._last_trouble
+        for address in addresses:
+            opened, trouble = await self._connection(self._resolve(address))
+            if opened or self.closed:
+                break
+        return opened, trouble
 
     async def _connection(self, connector: Connector) -> tuple[bool, str]:
         """Hold one connection for as long as it lasts; return whether the login succeeded, and why it ended."""
@@ -536,7 +573,7 @@ class Client:
             return opened, reason
         finally:
             # On every way out, cancellation by close() alone left to flush its goodbye.
-            if self._failure is None:
+            if self._failure is None and not link.parted:
                 link.end("the attempt was given up")
 
     def _broken(self, error: BaseException) -> None:
@@ -555,10 +592,15 @@ class Client:
         self._flush()
 
     def _link_ended(self, link: Link) -> None:
-        if link is self._link and self._failure is None:
+        if link is self._former:
+            self._former_over()
+        elif link is self._link and self._failure is None:
             self._protocol.connection_lost()
 
     def _link_received(self, link: Link, data: bytes) -> None:
+        if link is self._former:
+            self._former_received(link, data)
+            return
         if link is not self._link:
             return
         try:
@@ -571,11 +613,14 @@ class Client:
 
     def _perform(self, link: Link, outcome: Outcome) -> None:
         if isinstance(outcome, Arrived):
-            self._report_later()
-            for inbox in outcome.inboxes:
-                stream = self._streams.get(inbox)
-                if stream is not None:
-                    stream._wake()
+            self._arrived(outcome.inboxes)
+        elif isinstance(outcome, Moving):
+            if self._former is None and not self._leaving and self._reconnect:
+                self._part(link, outcome.addresses)
+        elif isinstance(outcome, Restored):
+            if self._protocol.former is not None:
+                self._protocol.former.confirm()
+                self._write_former()
         elif isinstance(outcome, Offer):
             self._progressed((outcome,))
         elif isinstance(outcome, Request):
@@ -593,6 +638,50 @@ class Client:
                 self._first.set_result(None)
         else:
             self._ended(link, outcome)
+
+    # Moving ------------------------------------------------------------------------------------------------------
+
+    def _part(self, link: Link, addresses: list[str]) -> None:
+        """Leave the connection to what is underway there, and go on at one of the addresses."""
+        self._addresses = addresses
+        self._former = link
+        self._protocol.part()
+        self._link = None
+        link.part()
+        loop = asyncio.get_running_loop()
+        self._former_handle = loop.call_later(FORMER_S, link.end, "what was underway took too long")
+
+    def _former_received(self, link: Link, data: bytes) -> None:
+        former = self._protocol.former
+        assert former is not None, "a former connection without its session"
+        self._arrived(former.receive(data))
+        self._write_former()
+        if former.over:
+            link.end("the move is over")
+
+    def _write_former(self) -> None:
+        former = self._protocol.former
+        if former is not None and self._former is not None:
+            frames = former.take_output()
+            if frames:
+                self._former.write(frames)
+
+    def _former_over(self) -> None:
+        """Nothing more comes from there: deliver what the new connection has brought meanwhile."""
+        self._former = None
+        if self._former_handle is not None:
+            self._former_handle.cancel()
+        former, self._protocol.former = self._protocol.former, None
+        if former is not None and self._failure is None:
+            self._arrived(former.end())
+            self._flush_soon()
+
+    def _arrived(self, inboxes: Iterable[Inbox]) -> None:
+        for inbox in inboxes:
+            stream = self._streams.get(inbox)
+            if stream is not None:
+                stream._wake()
+        self._report_later()
 
     def _progressed(self, offers: Iterable[Offer]) -> None:
         for offer in offers:

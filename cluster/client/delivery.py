@@ -276,6 +276,30 @@ class Delivery:
             first = last
         return touched
 
+    def deliver(
+        self, run: tuple[str, int], sequence: int, payload: bytes, numbers: bytes, *, counted: bool
+    ) -> set[Inbox]:
+        """Put one notification into its inboxes; return them. counted: it came on the present connection's credit."""
+        if self._stale:
+            self._derive()
+        ids, inboxes = self._look_up(numbers)
+        chosen = list(inboxes) if self.wide is None else [self.wide]
+        if not chosen:
+            self.taken += counted
+        # Off the credit, `took` counts below 0 and never meets it.
+        notification = Notification(run, sequence, payload, ids, len(chosen) if counted else 0)
+        for inbox in chosen:
+            inbox.queue.append(notification)
+        return set(chosen)
+
+    def pass_over(self) -> None:
+        """A notification of the present connection is not delivered: it counts as consumed."""
+        self.taken += 1
+
+    def hold(self, count: int) -> None:
+        """So many came on the present connection and are delivered later, or passed over."""
+        self.received += count
+
     def _look_up(self, key: bytes) -> tuple[tuple[int, ...], tuple[Inbox, ...]]:
         ids = decode_numbers(key)
         # dict as an ordered set: the order of delivery does not depend on hashes.

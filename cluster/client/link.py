@@ -24,6 +24,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._over = False
+        self.parted = False
         self.opened: asyncio.Future[bool] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -50,6 +51,14 @@ class Link(asyncio.Protocol):
         # A transport that is closing tells so in a moment; what would be lost in it is kept for the next link anyway.
         if transport is not None and not self._over and not transport.is_closing():
             transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def part(self) -> None:
+        """Its client goes on elsewhere: as an attempt it is over, and as a connection it stays."""
+        self.parted = True
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if not self.ended.done():
+            self.ended.set_result("the connection point is about to leave")
 
     def start_heartbeat(self, interval_s: float) -> None:
         """Look every interval whether the broker has been heard."""

@@ -24,6 +24,7 @@ from typing import Literal
 
 from cluster.client.attributes import Limits
 from cluster.client.delivery import Delivery, Inbox
+from cluster.client.move import FormerSession
 from cluster.client.publishing import FRAME_OVERHEAD, Offer, Publishing
 from cluster.client.requests import Request, Requests
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
@@ -38,6 +39,7 @@ from cluster.frames import (
     Dropped,
     Goodbye,
     Hello,
+    Move,
     Notify,
     Ping,
     Pong,
@@ -77,7 +79,19 @@ class Ended:
     reconnect: bool
 
 
-Outcome = Opened | Arrived | Ended | Offer | Request
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """The connection point is about to leave, and asks for a session at one of these addresses."""
+
+    addresses: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """While the client moves: the new connection holds every subscription that the former one held."""
+
+
+Outcome = Opened | Arrived | Ended | Moving | Restored | Offer | Request
 
 _PONG = encode_frame(Pong())
 _GOODBYE = encode_frame(Goodbye())
@@ -101,6 +115,9 @@ class ClientProtocol:
         self._reader = FrameReader(SERVER_FRAME_BYTES_MAX)
         self._output: list[bytes] = []
         self._silent_ticks = 0
+        self._told_restored = False
+        self.former: FormerSession | None = None
+        """While the client moves; the caller sets it back when that one is over."""
 
     # The connection ----------------------------------------------------------------------------------------------
 
@@ -121,6 +138,8 @@ class ClientProtocol:
         self._output.clear()
         self.publishing.disconnected()
         self.requests.disconnected()
+        if self.former is not None:
+            self.former.disconnected()
 
     def leave(self) -> None:
         """Say goodbye; what was taken before is still sent in front of it."""
@@ -199,6 +218,10 @@ class ClientProtocol:
             self._open(frame, outcomes)
             return
         if isinstance(frame, Notify):
+            if self.former is not None:
+                self.delivery.hold(len(frame.run) // 4)
+                self.former.hold(frame)
+                return
             touched = self.delivery.notify(frame)
             if touched:
                 outcomes.append(Arrived(touched))
@@ -212,6 +235,10 @@ class ClientProtocol:
             if not self.requests.knows(request.number):
                 self.delivery.forget(request.number)
             outcomes.append(request)
+            self._tell_restored(outcomes)
+        elif isinstance(frame, Move):
+            if self.former is None and self.state == "open":
+                outcomes.append(Moving(frame.addresses))
         elif isinstance(frame, Dropped):
             self.delivery.drop(frame)
         else:
@@ -226,10 +253,24 @@ class ClientProtocol:
         self.state = "open"
         self.welcome = welcome
         outcomes.append(Opened(welcome))
+        self._told_restored = False
         self.requests.connected()
         outcomes.extend(
             self.publishing.connected(welcome.publish_window, welcome.publish_window_bytes, welcome.frame_bytes)
         )
+        self._tell_restored(outcomes)
+
+    def _tell_restored(self, outcomes: list[Outcome]) -> None:
+        if self.former is not None and not self._told_restored and not self.requests.restoring:
+            self._told_restored = True
+            outcomes.append(Restored())
+
+    def part(self) -> FormerSession:
+        """End the connection as far as this machine goes; what still comes on it is the returned one's."""
+        assert self.former is None, "a client has one former session"
+        self.former = FormerSession(self._reader, self.delivery)
+        self.connection_lost()
+        return self.former
 
     def _report(self, output: list[bytes]) -> None:
         count = self.delivery.report()

@@ -258,6 +258,12 @@ class Client:
         self._requests[request] = ("done", number, state)
         self._send(frames.Unsubscribe(request, number))
 
+    def say_moved(self) -> None:
+        """Pretend to hold everything elsewhere as well, and wait to be let go."""
+        self._note(f"{self.name} says that it has moved")
+        self._send(frames.Moved())
+        self.asked_to_move = False
+
     def leave(self) -> None:
         """Say Goodbye; the connection point closes."""
         self._note(f"{self.name} says goodbye")

@@ -178,7 +178,7 @@ class World:
             client.consume()
             content = content and client.idle
             if client.asked_to_move and client.idle:
-                client.leave()
+                client.say_moved()
         return content
 
     def _settle(self, what: str, reached: Callable[[], bool]) -> None:
@@ -447,7 +447,7 @@ class World:
                 (0.4 * trouble, lambda client: client.leave()),
             ]
             if client.asked_to_move:
-                actions.append((6, lambda client: client.leave()))
+                actions += [(3, lambda client: client.leave()), (3, lambda client: client.say_moved())]
         else:
             actions = []
         actions += [

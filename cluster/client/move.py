@@ -1,0 +1,173 @@
+"""The former session of a client that is asked to move, while what was underway there still comes.
+
+A connection point that is to leave says Move. The client goes on at another one as after a lost connection: it
+restores its subscriptions there and sends again what is not acknowledged. But the former connection stays for a while
+and is this machine's: its notifications are delivered as they come, and those of the new connection are held until the
+former one is at its end. Every publication is matched for the former session, for the new one, or for both; one that
+came by both is delivered once. When the new session holds everything, the former connection point is told (Moved), and
+it says Bye when all that was matched before has come.
+
+    former     delivered at once; where the new connection has brought it already, that copy goes, but for
+               subscriptions that the former session does not have
+    new        held; thrown away where the former connection has brought it already
+
+A notification is the same if publisher, sequence and the time when it was taken in are. Both sets stay small, as the
+second copy clears the first; what is held is within the new connection's credit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cluster.client.delivery import Delivery, Inbox
+from cluster.codec import FrameReader, decode_server_frame, encode_frame
+from cluster.errors import CodecError
+from cluster.frames import Bye, Consumed, Dropped, Goodbye, Moved, Notify, Ping, Pong
+
+Key = tuple[tuple[str, int], int]
+"""(publisher, time taken in), sequence."""
+
+
+class One(NamedTuple):
+    """A notification as it came: its run, sequence, bytes, and the numbers that match, as a column of uint32.
+
+    counted: it is on the present connection's credit.
+    """
+
+    run: tuple[str, int]
+    sequence: int
+    payload: bytes
+    numbers: bytes
+    counted: bool = True
+
+
+class FormerSession:
+    """The former session's half; `reader` has what was read of its stream and is not a whole frame yet."""
+
+    def __init__(self, reader: FrameReader, delivery: Delivery) -> None:
+        self._reader = reader
+        self._delivery = delivery
+        self._seen: set[Key] = set()
+        self._held: dict[Key, One] = {}
+        self._arrived = delivery.received
+        self.over = False
+        self._output: list[bytes] = []
+
+    def take_output(self) -> list[bytes]:
+        """Return the frames to write on the former connection."""
+        output, self._output = self._output, []
+        return output
+
+    def confirm(self) -> None:
+        """The new session holds all that the former one does."""
+        if not self.over:
+            self._output.append(encode_frame(Moved()))
+
+    def leave(self) -> None:
+        """The client closes."""
+        if not self.over:
+            self._output.append(encode_frame(Goodbye()))
+
+    # The former connection ---------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> set[Inbox]:
+        """Take bytes of the former connection; return the inboxes that got something. After Bye it is `over`."""
+        touched: set[Inbox] = set()
+        try:
+            for body in self._reader.feed(data):
+                frame = decode_server_frame(body)
+                match frame:
+                    case Notify():
+                        touched |= self._notify(frame)
+                    case Dropped():
+                        self._delivery.drop(frame)
+                    case Ping():
+                        self._output.append(encode_frame(Pong()))
+                    case Bye():
+                        self.over = True
+                    case _:
+                        pass  # answers and acknowledgements: all of that is asked for again on the new connection
+        except CodecError:
+            self.over = True
+        return touched
+
+    def _notify(self, frame: Notify) -> set[Inbox]:
+        touched: set[Inbox] = set()
+        for one in split(frame):
+            self._arrived += 1
+            key = (one.run, one.sequence)
+            touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=False)
+            other = self._held.get(key)
+            if other is None:
+                self._seen.add(key)
+                continue
+            rest = without(other.numbers, one.numbers)
+            if rest:
+                self._held[key] = other._replace(numbers=rest)
+            else:
+                del self._held[key]
+                if other.counted:
+                    self._delivery.pass_over()
+        # The application's pace is the new connection's business; what comes here is bounded by what is underway.
+        self._output.append(encode_frame(Consumed(self._arrived)))
+        return touched
+
+    # The new connection ------------------------------------------------------------------------------------------
+
+    def hold(self, frame: Notify) -> None:
+        """Take a frame of the new connection."""
+        for one in split(frame):
+            key = (one.run, one.sequence)
+            if key in self._seen:
+                self._seen.discard(key)
+                self._delivery.pass_over()
+            else:
+                self._held[key] = one
+
+    def end(self) -> set[Inbox]:
+        """The former connection is at its end: deliver what is held; return the inboxes that got something."""
+        self.over = True
+        touched: set[Inbox] = set()
+        held, self._held = self._held, {}
+        for one in held.values():
+            touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=one.counted)
+        return touched
+
+    def disconnected(self) -> None:
+        """The new connection is lost: what it has brought nobody brings again, but it is on no credit any more."""
+        self._held = {key: one._replace(counted=False) for key, one in self._held.items()}
+
+
+def split(frame: Notify) -> Iterable[One]:
+    """Return the notifications of a frame, one by one. Raises CodecError where its columns do not fit."""
+    count = len(frame.run) // 4
+    try:
+        runs = struct.unpack(f"<{count}I", frame.run)
+        sequences = struct.unpack(f"<{count}Q", frame.sequence)
+        lengths = struct.unpack(f"<{count}I", frame.lengths)
+        matches = struct.unpack(f"<{count}I", frame.matches)
+    except struct.error as error:
+        raise CodecError(f"the columns of {count} notifications differ in length: {error}") from error
+    if sum(lengths) != len(frame.payload) or 4 * sum(matches) != len(frame.numbers) or not all(matches):
+        raise CodecError("the columns of the notifications do not fit their payload or their matches")
+    if count and max(runs) >= len(frame.runs):
+        raise CodecError("a notification names a run that is not in its frame")
+    result = []
+    at = first = 0
+    for run, sequence, length, match in zip(runs, sequences, lengths, matches, strict=True):
+        publisher, time_us = frame.runs[run]
+        payload, numbers = frame.payload[at : at + length], frame.numbers[first : first + 4 * match]
+        result.append(One((publisher, time_us), sequence, payload, numbers))
+        at += length
+        first += 4 * match
+    return result
+
+
+def without(numbers: bytes, others: bytes) -> bytes:
+    """Return the column of numbers without those of the other column."""
+    known = {others[place : place + 4] for place in range(0, len(others), 4)}
+    return b"".join(
+        numbers[place : place + 4] for place in range(0, len(numbers), 4) if numbers[place : place + 4] not in known
+    )
