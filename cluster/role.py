@@ -97,6 +97,7 @@ class Role:
         self._missing: set[Peer] = set()
         self._answer: Installed | Prepared | None = None  # once no lane is missing
         self._joined = False
+        self._left = False
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
@@ -110,7 +111,9 @@ class Role:
                 self._up.add(peer)
                 if peer == COORDINATOR_PEER:
                     self._joined = True
-                    return [Send(COORDINATOR_PEER, self._join), *out]
+                    # A coordinator that was started anew has not heard what was said to the last one.
+                    left = [Send(COORDINATOR_PEER, Left())] if self._left else []
+                    return [Send(COORDINATOR_PEER, self._join), *left, *out]
                 if peer in self._missing:
                     self._missing.discard(peer)
                     return [*out, *self._answer_if_up()]
@@ -128,6 +131,7 @@ class Role:
                 if self._next is not None and self._next.epoch == epoch:
                     self._view = self._next
             case Flushed():
+                self._left = True
                 return [*out, Send(COORDINATOR_PEER, Left())]
             case Tick(now_ms) if self._joined:
                 if self._reported_ms is None or now_ms - self._reported_ms >= self._heartbeat_ms:

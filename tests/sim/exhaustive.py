@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import sys
 import time
 from contextlib import suppress
@@ -64,11 +65,13 @@ IN = Layers(access_points=2, matchers=3)
 
 SCOPES: dict[str, Scope] = {
     "matchers-out": Scope("matchers 2 -> 3, one unsubscribes", OUT, {"matchers": 3}, "unsubscribe", (LEFT, RIGHT)),
-    "matchers-out-subscribe": Scope("matchers 2 -> 3, one subscribes", OUT, {"matchers": 3}, "subscribe", (LEFT, RIGHT)),
+    "matchers-out-subscribe": Scope(
+        "matchers 2 -> 3, one subscribes", OUT, {"matchers": 3}, "subscribe", (LEFT, RIGHT), access_point=1
+    ),
     "matchers-in": Scope("matchers 3 -> 2, one unsubscribes", IN, {"matchers": 2}, "unsubscribe", (LEFT, RIGHT)),
     "matchers-in-order": Scope("matchers 3 -> 2, one publishes twice", IN, {"matchers": 2}, "", (LEFT, LEFT, RIGHT)),
     "exit-points-out": Scope(
-        "exit points 1 -> 2, a publisher that moves, another that does not", OUT, {"exit_points": 2}, "", (LEFT, LEFT, RIGHT)
+        "exit points 1 -> 2, one publisher moves", OUT, {"exit_points": 2}, "", (LEFT, LEFT, RIGHT)
     ),
     "matchers-out-coordinator": Scope(
         "matchers 2 -> 3, the coordinator dies", OUT, {"matchers": 3}, "", (), "coordinator"
@@ -85,7 +88,7 @@ class Outcome:
     """What a search came to.
 
     states, moves, executions: looked at. complete: all schedules were. postponements: within how many all were, -1 for
-    none; levels: executions until that was known of 0, 1, ... failure: what was found; schedule: the way there, in words. at: the execution that found it.
+    none; levels: executions until that was known of 0, 1, ... failure: what was found; schedule: the way there.
     """
 
     scope: str
@@ -118,9 +121,10 @@ class Search:
         self._outcome = outcome
         self._came: dict[Key, tuple[Key, Move | None] | None] = {}
         self._ends: set[tuple[int, ...]] = set()
+        self._rng = random.Random(0)
 
     def run(self) -> None:
-        """Go through all schedules with no postponement, then with one more, until none are left or the limit is met."""
+        """Go through all schedules with no postponement, then with one more, and so on; end at the limit."""
         first: Key = (self._graph.first, frozenset(self._graph.postponed))
         self._came[first] = None
         layer = [first]
@@ -138,8 +142,14 @@ class Search:
         graph, came, outcome = self._graph, self._came, self._outcome
         beyond: list[Key] = []
         stack = layer
+        deeper = False
         while stack:
+            if not deeper:
+                # From anywhere: where the limit cuts the search off, something of everything was seen.
+                place = self._rng.randrange(len(stack))
+                stack[place], stack[-1] = stack[-1], stack[place]
             key = stack.pop()
+            deeper = False
             state, held = key
             moves = graph.moves(state)
             steps, postpone = self._choices(moves, held)
@@ -160,6 +170,7 @@ class Search:
                 else:
                     came[then] = key, move
                     stack.append(then)
+                    deeper = True
             if postpone is not None:
                 then = state, held | {postpone}
                 if then not in came:
