@@ -40,7 +40,7 @@ from tests.sim.mutants import Replace, mutant
 # Matchers: copying ------------------------------------------------------------------------------------------------
 
 
-@mutant("the copy is complete with the first access point's Mark, not the last one's", seeds=1, scenario="matchers")
+@mutant("the copy is complete with the first access point's Mark, not the last one's", seeds=40, scenario="matchers")
 def copy_ends_at_the_first_mark(replace: Replace) -> None:
     original = Moving.mark
 
@@ -52,13 +52,13 @@ def copy_ends_at_the_first_mark(replace: Replace) -> None:
 
 
 @mutant(
-    "changes that belong to the snapshot and come after it has begun are not recorded", seeds=1, scenario="matchers"
+    "changes that belong to the snapshot and come after it has begun are not recorded", seeds=40, scenario="matchers"
 )
 def no_channel_recording(replace: Replace) -> None:
     replace(Moving, "changed", lambda self, access_point, change: None)
 
 
-@mutant("a removal is forgotten, so that a late copy brings the subscription back", seeds=1, scenario="matchers")
+@mutant("a removal is forgotten, so that a late copy brings the subscription back", seeds=80, scenario="matchers")
 def tombstone_dropped(replace: Replace) -> None:
     original = Matcher._apply
 
@@ -69,7 +69,7 @@ def tombstone_dropped(replace: Replace) -> None:
     replace(Matcher, "_apply", apply)
 
 
-@mutant("the last word on a subscription is the one that came last, not the newest", seeds=1, scenario="matchers")
+@mutant("the last word on a subscription is the one that came last, not the newest", seeds=80, scenario="matchers")
 def version_ignored(replace: Replace) -> None:
     original = Matcher._apply
 
@@ -85,7 +85,7 @@ def version_ignored(replace: Replace) -> None:
     replace(Matcher, "_apply", apply)
 
 
-@mutant("a matcher is ready before it has heard that nothing more comes", seeds=1, scenario="matchers")
+@mutant("a matcher is ready before it has heard that nothing more comes", seeds=10, scenario="matchers")
 def ready_without_the_end(replace: Replace) -> None:
     def finish(self: Moving, out: list[Instruction]) -> None:
         if self._unmarked or self._said:
@@ -97,7 +97,9 @@ def ready_without_the_end(replace: Replace) -> None:
     replace(Moving, "_finish", finish)
 
 
-@mutant("entries are lost on their way, and nobody compares what was sent with what came", seeds=1, scenario="matchers")
+@mutant(
+    "entries are lost on their way, and nobody compares what was sent with what came", seeds=10, scenario="matchers"
+)
 def no_digest(replace: Replace) -> None:
     original = Moving.arrived
 
@@ -119,7 +121,7 @@ def no_digest(replace: Replace) -> None:
     replace(Moving, "_finish", finish)
 
 
-@mutant("a source sends without regard to what the target has taken", seeds=1, scenario="matchers")
+@mutant("a source sends without regard to what the target has taken", seeds=20, scenario="matchers")
 def credit_ignored(replace: Replace) -> None:
     original = Moving._walk
 
@@ -132,7 +134,7 @@ def credit_ignored(replace: Replace) -> None:
     replace(Moving, "_walk", walk)
 
 
-@mutant("a late copy of an aborted view change is taken for one of the present", seeds=1, scenario="matchers")
+@mutant("a late copy of an aborted view change is taken for one of the present", seeds=60, scenario="matchers")
 def fence_removed(replace: Replace) -> None:
     original = Matcher._received
 
@@ -149,12 +151,12 @@ def fence_removed(replace: Replace) -> None:
 # Matchers: two epochs in one index --------------------------------------------------------------------------------
 
 
-@mutant("both owners of a group answer for it while it moves", seeds=1, scenario="matchers")
+@mutant("both owners of a group answer for it while it moves", seeds=10, scenario="matchers")
 def validity_ignored(replace: Replace) -> None:
     replace(Matcher, "_only_mine", lambda self, epoch, hits: hits)
 
 
-@mutant("a matcher answers for the next view from the first access point's Switch on", seeds=1, scenario="matchers")
+@mutant("a matcher answers for the next view from the first access point's Switch on", seeds=10, scenario="matchers")
 def swap_on_the_first_marker(replace: Replace) -> None:
     original = Matcher._only_mine
 
@@ -167,13 +169,13 @@ def swap_on_the_first_marker(replace: Replace) -> None:
     replace(Matcher, "_only_mine", only_mine)
 
 
-@mutant("a matcher keeps what has moved away", seeds=1, scenario="matchers")
+@mutant("a matcher keeps what has moved away", seeds=10, scenario="matchers")
 def nothing_is_swept(replace: Replace) -> None:
     original = Matcher._forget_next
     replace(Matcher, "_forget_next", lambda self, epoch, foreign: original(self, epoch, {}))
 
 
-@mutant("a change for a group that has moved away is applied at its former owner", seeds=1, scenario="matchers")
+@mutant("a change for a group that has moved away is applied at its former owner", seeds=60, scenario="matchers")
 def late_change_applied(replace: Replace) -> None:
     replace(Matcher, "_owns", lambda self, subscription: True)
 
@@ -181,7 +183,7 @@ def late_change_applied(replace: Replace) -> None:
 # The access point -------------------------------------------------------------------------------------------------
 
 
-@mutant("behind its Mark an access point still tells the former owner alone", seeds=1, scenario="matchers")
+@mutant("behind its Mark an access point still tells the former owner alone", seeds=10, scenario="matchers")
 def no_dual_write(replace: Replace) -> None:
     original = AccessPoint._route
 
@@ -193,7 +195,7 @@ def no_dual_write(replace: Replace) -> None:
     replace(AccessPoint, "_route", route)
 
 
-@mutant("an access point tells the new owner alone once it has switched itself", seeds=1, scenario="matchers")
+@mutant("an access point tells the new owner alone once it has switched itself", seeds=300, scenario="matchers")
 def dual_write_ends_at_switch(replace: Replace) -> None:
     original = AccessPoint._route
 
@@ -207,7 +209,7 @@ def dual_write_ends_at_switch(replace: Replace) -> None:
     replace(AccessPoint, "_route", route)
 
 
-@mutant("a subscribe is confirmed when one of its two owners has it", seeds=1, scenario="matchers")
+@mutant("a subscribe is confirmed when one of its two owners has it", seeds=40, scenario="matchers")
 def confirmed_by_one_owner(replace: Replace) -> None:
     original = AccessPoint._applied
 
@@ -221,7 +223,7 @@ def confirmed_by_one_owner(replace: Replace) -> None:
     replace(AccessPoint, "_applied", applied)
 
 
-@mutant("the Switch overtakes the batch that was being gathered", seeds=1, scenario="matchers")
+@mutant("the Switch overtakes the batch that was being gathered", seeds=40, scenario="matchers")
 def switch_overtakes_batch(replace: Replace) -> None:
     original = AccessPoint._switch
 
@@ -233,7 +235,7 @@ def switch_overtakes_batch(replace: Replace) -> None:
     replace(AccessPoint, "_switch", switch)
 
 
-@mutant("an access point switches with the first connection point, not the last", seeds=1, scenario="access_points")
+@mutant("an access point switches with the first connection point, not the last", seeds=20, scenario="access_points")
 def switch_with_the_first_connection_point(replace: Replace) -> None:
     original = AccessPoint._switch_of
 
@@ -244,7 +246,7 @@ def switch_with_the_first_connection_point(replace: Replace) -> None:
     replace(AccessPoint, "_switch_of", switch_of)
 
 
-@mutant("a new view's access points take over with no Switch on the lanes there", seeds=1, scenario="access_points")
+@mutant("a new view's access points take over with no Switch on the lanes there", seeds=10, scenario="access_points")
 def connection_point_does_not_switch(replace: Replace) -> None:
     original = ConnectionPoint._commit
 
@@ -258,7 +260,7 @@ def connection_point_does_not_switch(replace: Replace) -> None:
 # The exit point ---------------------------------------------------------------------------------------------------
 
 
-@mutant("how many answers a publication needs is read from the view, not from its stamp", seeds=1, scenario="matchers")
+@mutant("how many answers a publication needs is read from the view, not from its stamp", seeds=10, scenario="matchers")
 def threshold_from_the_view(replace: Replace) -> None:
     original = ExitPoint._advance
 
@@ -272,7 +274,7 @@ def threshold_from_the_view(replace: Replace) -> None:
     replace(ExitPoint, "_advance", advance)
 
 
-@mutant("answers are counted: whoever answers, it is the number that counts", seeds=1, scenario="matchers")
+@mutant("answers are counted: whoever answers, it is the number that counts", seeds=10, scenario="matchers")
 def count_instead_of_set(replace: Replace) -> None:
     original = ExitPoint._advance
 
@@ -287,7 +289,7 @@ def count_instead_of_set(replace: Replace) -> None:
     replace(ExitPoint, "_advance", advance)
 
 
-@mutant("a publication is released as soon as it is complete, whatever its epoch and place", seeds=1)
+@mutant("a publication is released as soon as it is complete, whatever its epoch and place", seeds=60)
 def release_by_completion(replace: Replace) -> None:
     def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
         stream = self._streams[result.epoch, result.access_point]
@@ -305,12 +307,12 @@ def release_by_completion(replace: Replace) -> None:
     replace(ExitPoint, "_join", join)
 
 
-@mutant("a publication of the next epoch does not wait for those of the former one", seeds=1)
+@mutant("a publication of the next epoch does not wait for those of the former one", seeds=60)
 def release_by_arrival(replace: Replace) -> None:
     replace(ExitPoint, "_open", lambda self, key: True)
 
 
-@mutant("with new access points, each stream waits for its own former one only", seeds=1, scenario="access_points")
+@mutant("with new access points, each stream waits for its own former one only", seeds=20, scenario="access_points")
 def gate_by_access_point(replace: Replace) -> None:
     def opened(self: ExitPoint, key: tuple[int, int]) -> bool:
         epoch, access_point = key
@@ -322,7 +324,7 @@ def gate_by_access_point(replace: Replace) -> None:
     replace(ExitPoint, "_open", opened)
 
 
-@mutant("an exit point forgets what it knew of publishers that move away", seeds=1, scenario="exit_points")
+@mutant("an exit point forgets what it knew of publishers that move away", seeds=40, scenario="exit_points")
 def nothing_handed_over(replace: Replace) -> None:
     original = Handover.arrived
 
@@ -333,7 +335,7 @@ def nothing_handed_over(replace: Replace) -> None:
     replace(Handover, "arrived", arrived)
 
 
-@mutant("what changed after the copy is not handed over", seeds=1, scenario="exit_points")
+@mutant("what changed after the copy is not handed over", seeds=80, scenario="exit_points")
 def handed_over_too_early(replace: Replace) -> None:
     original = Handover.arrived
 
@@ -353,7 +355,7 @@ def handed_over_too_early(replace: Replace) -> None:
 
 
 @mutant(
-    "an exit point hands over before the connection points have taken what it sent", seeds=1, scenario="exit_points"
+    "an exit point hands over before the connection points have taken what it sent", seeds=10, scenario="exit_points"
 )
 def no_hand_over_hold(replace: Replace) -> None:
     original = Handover.release
@@ -365,13 +367,13 @@ def no_hand_over_hold(replace: Replace) -> None:
     replace(Handover, "release", release)
 
 
-@mutant("an exit point leaves though former publications of it are not acknowledged", seeds=1, scenario="exit_points")
+@mutant("an exit point leaves though former publications of it are not acknowledged", seeds=10, scenario="exit_points")
 def exit_point_leaves_early(replace: Replace) -> None:
     replace(Handover, "finished", property(lambda self: self.released))
 
 
 @mutant(
-    "a follower acknowledges without the runs that its predecessor still waits for", seeds=1, scenario="exit_points"
+    "a follower acknowledges without the runs that its predecessor still waits for", seeds=10, scenario="exit_points"
 )
 def pending_not_handed_over(replace: Replace) -> None:
     original = Handover._part
@@ -393,7 +395,7 @@ def pending_not_handed_over(replace: Replace) -> None:
 # The coordinator --------------------------------------------------------------------------------------------------
 
 
-@mutant("the decision is announced and not written down", seeds=1, scenario="coordinator")
+@mutant("the decision is announced and not written down", seeds=20, scenario="coordinator")
 def commit_not_persisted(replace: Replace) -> None:
     original = Coordinator._decide
 
@@ -405,7 +407,7 @@ def commit_not_persisted(replace: Replace) -> None:
     replace(Coordinator, "_decide", decide)
 
 
-@mutant("the change is decided when the first matcher is ready", seeds=1, scenario="matchers")
+@mutant("the change is decided when the first matcher is ready", seeds=10, scenario="matchers")
 def decided_by_the_first(replace: Replace) -> None:
     original = Transition.answered
 
@@ -417,7 +419,7 @@ def decided_by_the_first(replace: Replace) -> None:
     replace(Transition, "answered", answered)
 
 
-@mutant("the former view is retired when the first role has ended it", seeds=1, scenario="matchers")
+@mutant("the former view is retired when the first role has ended it", seeds=10, scenario="matchers")
 def retired_by_the_first(replace: Replace) -> None:
     original = Transition.answered
 
@@ -429,7 +431,7 @@ def retired_by_the_first(replace: Replace) -> None:
     replace(Transition, "answered", answered)
 
 
-@mutant("groups are dealt anew instead of moving as few as possible", seeds=1, scenario="matchers")
+@mutant("groups are dealt anew instead of moving as few as possible", seeds=60, scenario="matchers")
 def more_moves_than_needed(replace: Replace) -> None:
     import cluster.coordinator as module
     from cluster.view import even_owners
@@ -437,7 +439,7 @@ def more_moves_than_needed(replace: Replace) -> None:
     replace(module, "reassign", lambda before, matchers: even_owners(sorted(matchers, reverse=False)))  # type: ignore[arg-type]
 
 
-@mutant("a role goes on with the view that was aborted", seeds=1, scenario="matchers")
+@mutant("a role goes on with the view that was aborted", seeds=10, scenario="matchers")
 def abort_ignored(replace: Replace) -> None:
     original = AccessPoint._abort
 
