@@ -228,6 +228,8 @@ class Assembly:
     def _put(self, sender: Peer, receiver: Peer, message: Message) -> None:
         if receiver in self._crashed:
             return
+        if receiver not in self.roles and (sender, receiver) in self._linked:
+            return  # stopped, which the sender has not been told yet: the lane stands, and nobody takes from it
         known = receiver.layer in (COORDINATOR, OPERATOR) or receiver in self.roles
         assert known, f"{sender} has no lane to {receiver}"
         self.lanes.setdefault((sender, receiver), deque()).append(message)

@@ -25,9 +25,10 @@ Also not covered: clocks (no Tick, so no time-out and no heartbeat), processes t
 a wish (the strategy is `all_at_once`).
 
 Where a scope has too many states, the search is bounded by postponements, as in delay-bounded scheduling (Emmi, Qadeer,
-Rakamaric, POPL 2011). The usual schedule delivers data first and what the coordinator says when nothing else is left.
+Rakamaric, POPL 2011). There are two usual schedules: one delivers data first, then lets matchers do their own work, and
+delivers what the coordinator says when nothing else is left; the other one has all preferences the other way round.
 A postponement holds one lane, or one matcher's own work, from any moment until any later one, whatever happens
-meanwhile. `complete up to K postponements` means: of all schedules with at most K of them, with clients' messages and
+meanwhile. `complete up to K postponements` means: of all schedules with at most K of them to either, with clients' messages and
 the crash at every moment of each (these cost nothing), none is wrong. `complete` means all schedules whatsoever.
 
 Checked, after each step: a notification is one that the subscription allows at that moment, comes once, and in its
@@ -60,23 +61,35 @@ assert view_mutants, "its mutants are entered on import"
 Held = frozenset[Move]
 Key = tuple[tuple[int, ...], Held]
 
+BACKWARDS = Move("backwards")
+"""Among what is held: the usual schedule is the second one."""
+
 OUT = Layers(access_points=2, matchers=2)
 IN = Layers(access_points=2, matchers=3)
 
+OUT_WISH, IN_WISH, EXIT_WISH = {"matchers": 3}, {"matchers": 2}, {"exit_points": 2}
+
 SCOPES: dict[str, Scope] = {
-    "matchers-out": Scope("matchers 2 -> 3, one unsubscribes", OUT, {"matchers": 3}, "unsubscribe", (LEFT, RIGHT)),
-    "matchers-out-subscribe": Scope(
-        "matchers 2 -> 3, one subscribes", OUT, {"matchers": 3}, "subscribe", (LEFT, RIGHT), access_point=1
-    ),
-    "matchers-in": Scope("matchers 3 -> 2, one unsubscribes", IN, {"matchers": 2}, "unsubscribe", (LEFT, RIGHT)),
-    "matchers-in-order": Scope("matchers 3 -> 2, one publishes twice", IN, {"matchers": 2}, "", (LEFT, LEFT, RIGHT)),
-    "exit-points-out": Scope(
-        "exit points 1 -> 2, one publisher moves", OUT, {"exit_points": 2}, "", (LEFT, LEFT, RIGHT)
-    ),
-    "matchers-out-coordinator": Scope(
-        "matchers 2 -> 3, the coordinator dies", OUT, {"matchers": 3}, "", (), "coordinator"
-    ),
-    "matchers-out-newcomer": Scope("matchers 2 -> 3, the newcomer dies", OUT, {"matchers": 3}, "", (), "newcomer"),
+    "matchers-out": Scope("matchers 2 -> 3, one unsubscribes", OUT, OUT_WISH, "unsubscribe", (LEFT, RIGHT)),
+    "matchers-out-subscribe": Scope("matchers 2 -> 3, one subscribes", OUT, OUT_WISH, "subscribe", (LEFT, RIGHT)),
+    "matchers-in": Scope("matchers 3 -> 2, one unsubscribes", IN, IN_WISH, "unsubscribe", (LEFT, RIGHT)),
+    "matchers-in-order": Scope("matchers 3 -> 2, one publishes twice", IN, IN_WISH, "", (LEFT, LEFT, RIGHT)),
+    "exit-points-out": Scope("exit points 1 -> 2, one publisher moves", OUT, EXIT_WISH, "", (LEFT, LEFT, RIGHT)),
+    # Fewer messages, and so more postponements.
+    "small-unsubscribe": Scope("matchers 2 -> 3", OUT, OUT_WISH, "unsubscribe", (LEFT,), access_point=1),
+    "small-subscribe": Scope("matchers 2 -> 3", OUT, OUT_WISH, "subscribe", (LEFT,)),
+    "small-order": Scope("matchers 3 -> 2, one publishes twice", IN, IN_WISH, "", (LEFT, LEFT)),
+    "small-exit-points": Scope("exit points 1 -> 2, one moves and publishes twice", OUT, EXIT_WISH, "", (LEFT, LEFT)),
+    # One crash at any step.
+    "coordinator-out": Scope("matchers 2 -> 3", OUT, OUT_WISH, "unsubscribe", (LEFT,), "coordinator"),
+    "coordinator-in": Scope("matchers 3 -> 2", IN, IN_WISH, "subscribe", (LEFT,), "coordinator"),
+    "coordinator-exit-points": Scope("exit points 1 -> 2", OUT, EXIT_WISH, "", (LEFT, LEFT), "coordinator"),
+    "newcomer-out": Scope("matchers 2 -> 3", OUT, OUT_WISH, "unsubscribe", (LEFT,), "newcomer"),
+    "newcomer-exit-points": Scope("exit points 1 -> 2", OUT, EXIT_WISH, "", (LEFT, LEFT), "newcomer"),
+    # Nothing but the change itself.
+    "nothing-out": Scope("matchers 2 -> 3, nobody does anything", OUT, OUT_WISH, "", ()),
+    "nothing-in": Scope("matchers 3 -> 2, nobody does anything", IN, IN_WISH, "", ()),
+    "nothing-exit-points": Scope("exit points 1 -> 2, nobody does anything", OUT, EXIT_WISH, "", ()),
 }
 
 LIMIT = 300_000
@@ -125,9 +138,9 @@ class Search:
 
     def run(self) -> None:
         """Go through all schedules with no postponement, then with one more, and so on; end at the limit."""
-        first: Key = (self._graph.first, frozenset(self._graph.postponed))
-        self._came[first] = None
-        layer = [first]
+        waits = frozenset(self._graph.postponed)
+        layer: list[Key] = [(self._graph.first, waits), (self._graph.first, waits | {BACKWARDS})]
+        self._came = dict.fromkeys(layer)
         outcome = self._outcome
         while layer:
             layer = self._layer(layer)
@@ -184,7 +197,8 @@ class Search:
     def _choices(self, moves: list[Move], held: Held) -> tuple[list[Move], Move | None]:
         """Return what may be done, and what may be postponed instead: the usual move, the held ones, a crash."""
         free = [move for move in moves if move in held or move.kind in ("crash", "cut")]
-        usual = next((move for move in moves if move not in held and move.kind not in ("crash", "cut")), None)
+        order = reversed(moves) if BACKWARDS in held else moves
+        usual = next((move for move in order if move not in held and move.kind not in ("crash", "cut")), None)
         if usual is None:
             return free, None
         can_wait = len(moves) - len(free) + sum(move in held for move in moves) > 1
