@@ -865,9 +865,7 @@ class ConnectionPoint:
             return
         if not self._sessions and not self._changes:
             self._out.append(Send(COORDINATOR_PEER, Emptied()))
-        elif all(session.moved for session in self._sessions.values()) and not all(
-            session.arrived for session in self._sessions.values()
-        ):
+        elif any(session.moved and not session.arrived for session in self._sessions.values()):
             self._out.append(Send(COORDINATOR_PEER, ClientsMoved()))
 
     def _epoch_end(self, exit_point: int, epoch: int) -> None:

@@ -520,7 +520,7 @@ class Emptied(Message, frozen=True, array_like=True, tag=63, gc=False):
 
 
 class ClientsMoved(Message, frozen=True, array_like=True, tag=66, gc=False):
-    """CP -> C: after MoveClients, whoever is left here holds all it needs elsewhere and waits for what is underway."""
+    """CP -> C: after MoveClients, some client holds all it needs elsewhere and waits for what is underway here."""
 
 
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):

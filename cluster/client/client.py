@@ -87,6 +87,7 @@ def connect(
         connect_timeout_s=connect_timeout_s,
         backoff_s=backoff_s,
         rng=rng,
+        resolve=address_connector if connector is None else lambda _: connector,
     )
 
 
@@ -131,7 +132,7 @@ class Client:
         if not connectors:
             raise ConfigError("connectors is empty, there is no way to the cluster")
         self._url = url
-        self._connectors = connectors
+        self._given = self._connectors = connectors
         self._reconnect = reconnect
         self._connect_timeout_s = connect_timeout_s
         self._backoff_s = backoff_s
@@ -469,6 +470,9 @@ class Client:
         for request in requests:
             if request.settled is not None:
                 request.settled(request)
+        former, self._former = self._former, None
+        if former is not None:
+            former.end(error.reason, flush=True)
         streams = list(self._streams.values())
         self._streams.clear()
         for stream in streams:
@@ -490,9 +494,8 @@ class Client:
             self._protocol.former.leave()
             self._write_former()
         self._fail(error)
-        for one in (former, link):
-            if one is not None:
-                one.end(error.reason, flush=True)
+        if link is not None:
+            link.end(error.reason, flush=True)
         if self._supervisor is not None and self._supervisor is not asyncio.current_task():
             self._supervisor.cancel()
 
@@ -644,6 +647,8 @@ class Client:
     def _part(self, link: Link, addresses: list[str]) -> None:
         """Leave the connection to what is underway there, and go on at one of the addresses."""
         self._addresses = addresses
+        # From now on these are ways to the cluster as well; the ones that the application knows may end here.
+        self._connectors = [*map(self._resolve, addresses), *self._given]
         self._former = link
         self._protocol.part()
         self._link = None
@@ -671,10 +676,13 @@ class Client:
         self._former = None
         if self._former_handle is not None:
             self._former_handle.cancel()
-        former, self._protocol.former = self._protocol.former, None
-        if former is not None and self._failure is None:
-            self._arrived(former.end())
-            self._flush_soon()
+        if self._protocol.former is None or self._failure is not None:
+            return
+        self._arrived(self._protocol.settle())
+        self._flush_soon()
+        asked, link = self._protocol.asked, self._link
+        if asked and link is not None and self._protocol.state == "open":
+            self._part(link, asked)
 
     def _arrived(self, inboxes: Iterable[Inbox]) -> None:
         for inbox in inboxes:

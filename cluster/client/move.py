@@ -5,11 +5,13 @@ restores its subscriptions there and sends again what is not acknowledged. But t
 and is this machine's: its notifications are delivered as they come, and those of the new connection are held until the
 former one is at its end. Every publication is matched for the former session, for the new one, or for both; one that
 came by both is delivered once. When the new session holds everything, the former connection point is told (Moved), and
-it says Bye when all that was matched before has come.
+it says Bye when all that was matched before has come. Until then no subscription is opened, changed or closed, so that
+both sessions have the same ones.
 
-    former     delivered at once; where the new connection has brought it already, that copy goes, but for
-               subscriptions that the former session does not have
-    new        held; thrown away where the former connection has brought it already
+    former     delivered at once; where the new connection has brought it already, that copy goes
+    new        held; thrown away where the former connection has brought it already, or a later one of its publisher:
+               only a change that was under way when the move began makes the two differ, and what is matched while a
+               change is under way may come or not, but not out of order
 
 A notification is the same if publisher, sequence and the time when it was taken in are. Both sets stay small, as the
 second copy clears the first; what is held is within the new connection's credit.
@@ -51,6 +53,7 @@ class FormerSession:
         self._delivery = delivery
         self._seen: set[Key] = set()
         self._held: dict[Key, One] = {}
+        self._last: dict[str, tuple[int, int]] = {}  # publisher -> time and sequence of the last one delivered
         self._arrived = delivery.received
         self.over = False
         self._output: list[bytes] = []
@@ -99,17 +102,13 @@ class FormerSession:
             self._arrived += 1
             key = (one.run, one.sequence)
             touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=False)
-            other = self._held.get(key)
+            publisher, time_us = one.run
+            self._last[publisher] = (time_us, one.sequence)
+            other = self._held.pop(key, None)
             if other is None:
                 self._seen.add(key)
-                continue
-            rest = without(other.numbers, one.numbers)
-            if rest:
-                self._held[key] = other._replace(numbers=rest)
-            else:
-                del self._held[key]
-                if other.counted:
-                    self._delivery.pass_over()
+            elif other.counted:
+                self._delivery.pass_over()
         # The application's pace is the new connection's business; what comes here is bounded by what is underway.
         self._output.append(encode_frame(Consumed(self._arrived)))
         return touched
@@ -132,8 +131,18 @@ class FormerSession:
         touched: set[Inbox] = set()
         held, self._held = self._held, {}
         for one in held.values():
+            if self._outdated(one):
+                if one.counted:
+                    self._delivery.pass_over()
+                continue
             touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=one.counted)
         return touched
+
+    def _outdated(self, one: One) -> bool:
+        publisher, time_us = one.run
+        last_us, last = self._last.get(publisher, (0, 0))
+        # A later life of the publisher counts from 1 again, at a later time.
+        return one.sequence < last and time_us <= last_us
 
     def disconnected(self) -> None:
         """The new connection is lost: what it has brought nobody brings again, but it is on no credit any more."""
@@ -163,11 +172,3 @@ def split(frame: Notify) -> Iterable[One]:
         at += length
         first += 4 * match
     return result
-
-
-def without(numbers: bytes, others: bytes) -> bytes:
-    """Return the column of numbers without those of the other column."""
-    known = {others[place : place + 4] for place in range(0, len(others), 4)}
-    return b"".join(
-        numbers[place : place + 4] for place in range(0, len(numbers), 4) if numbers[place : place + 4] not in known
-    )

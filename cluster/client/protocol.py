@@ -117,7 +117,9 @@ class ClientProtocol:
         self._silent_ticks = 0
         self._told_restored = False
         self.former: FormerSession | None = None
-        """While the client moves; the caller sets it back when that one is over."""
+        """While the client moves, until `settle`."""
+        self.asked: list[str] = []
+        """Where to move next, as the present connection has said during this move."""
 
     # The connection ----------------------------------------------------------------------------------------------
 
@@ -136,6 +138,7 @@ class ClientProtocol:
             return
         self.state = "no connection"
         self._output.clear()
+        self.asked = []
         self.publishing.disconnected()
         self.requests.disconnected()
         if self.former is not None:
@@ -237,7 +240,9 @@ class ClientProtocol:
             outcomes.append(request)
             self._tell_restored(outcomes)
         elif isinstance(frame, Move):
-            if self.former is None and self.state == "open":
+            if self.former is not None:
+                self.asked = frame.addresses  # one move at a time
+            elif self.state == "open":
                 outcomes.append(Moving(frame.addresses))
         elif isinstance(frame, Dropped):
             self.delivery.drop(frame)
@@ -254,7 +259,7 @@ class ClientProtocol:
         self.welcome = welcome
         outcomes.append(Opened(welcome))
         self._told_restored = False
-        self.requests.connected()
+        self.requests.connected(waiting=self.former is not None)
         outcomes.extend(
             self.publishing.connected(welcome.publish_window, welcome.publish_window_bytes, welcome.frame_bytes)
         )
@@ -271,6 +276,14 @@ class ClientProtocol:
         self.former = FormerSession(self._reader, self.delivery)
         self.connection_lost()
         return self.former
+
+    def settle(self) -> set[Inbox]:
+        """The former session is at its end; return the inboxes that got what was held until then."""
+        former, self.former = self.former, None
+        assert former is not None, "no move is under way"
+        touched = former.end()
+        self.requests.go_on()
+        return touched
 
     def _report(self, output: list[bytes]) -> None:
         count = self.delivery.report()

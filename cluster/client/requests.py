@@ -78,6 +78,7 @@ class Requests:
         self._next_id = 1
         self._next_number = 0
         self._connected = False
+        self._waiting = False
         self._output: list[bytes] = []
 
     @property
@@ -125,20 +126,33 @@ class Requests:
         entry.closing = True
         return self._request("close", number, "", "", settled)
 
-    def connected(self) -> None:
-        """Begin a connection: restore what is held, repeat what is pending."""
+    def connected(self, *, waiting: bool = False) -> None:
+        """Begin a connection: restore what is held, repeat what is pending.
+
+        waiting: only what is held, until `go_on`: a former session still lives, and both are to hold the same.
+        """
         self._connected = True
+        self._waiting = waiting
         repeat = list(self._pending.values())
         for number, entry in self._entries.items():
             if entry.filter is not None and not entry.closing:
                 request = self._request("restore", number, entry.filter, entry.policy, None)
                 self._restoring.add(request.id)
-        for request in repeat:
-            self._send(request)
+        if not waiting:
+            for request in repeat:
+                self._send(request)
+
+    def go_on(self) -> None:
+        """Ask for everything that has waited."""
+        if self._waiting:
+            self._waiting = False
+            for request in self._pending.values():
+                if request.id not in self._restoring:
+                    self._send(request)
 
     def disconnected(self) -> None:
         """End the connection: restores are forgotten, the next connection begins them afresh."""
-        self._connected = False
+        self._connected = self._waiting = False
         self._output.clear()
         for id in self._restoring:
             del self._pending[id]
@@ -204,7 +218,7 @@ class Requests:
         request = Request(self._next_id, kind, number, filter, policy, settled)
         self._next_id += 1
         self._pending[request.id] = request
-        if self._connected:
+        if self._connected and (kind == "restore" or not self._waiting):
             self._send(request)
         return request
 

@@ -35,7 +35,7 @@ def test_a_run_is_worth_something() -> None:
     outcomes = [play(seed) for seed in range(20)]
     assert len({outcome.digest for outcome in outcomes}) == len(outcomes)
     assert sum(outcome.publications for outcome in outcomes) > 1_000
-    assert sum(outcome.notifications for outcome in outcomes) > 1_000
+    assert sum(outcome.notifications for outcome in outcomes) > 500
     assert sum(outcome.notifications > 0 for outcome in outcomes) > 10
     assert sum(outcome.view_changes for outcome in outcomes) > 20
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster import Client, ConnectionLostError, Notification, parse
 from cluster.client.delivery import Delivery, Inbox
-from cluster.client.move import FormerSession, split, without
+from cluster.client.move import FormerSession, split
 from cluster.codec import FrameReader, encode_frame
 from cluster.config import Config, Layers, Transitions
 from cluster.errors import CodecError
@@ -193,13 +193,15 @@ def test_what_both_bring_is_delivered_once_whoever_comes_first() -> None:
     assert (delivery.received, delivery.taken) == (4, 3), "three were passed over, one lies here"
 
 
-def test_a_subscription_that_only_the_new_session_has_gets_the_rest_in_order() -> None:
-    former, _, first, second = session()
-    former.hold(notify((1, (0, 1)), (2, (1,))))
-    former.receive(encode_frame(notify((1, (0,)))))
-    assert (sequences(first), sequences(second)) == ([1], [])
+def test_nothing_is_delivered_behind_a_later_one_of_its_publisher() -> None:
+    former, delivery, first, second = session()
+    delivery.hold(3)
+    former.hold(notify((1, (0,)), (4, (0,))))
+    former.hold(notify((1, (1,)), publisher="q"))
+    former.receive(encode_frame(notify((3, (0,)))))
     former.end()
-    assert (sequences(first), sequences(second)) == ([1], [1, 2])
+    assert (sequences(first), sequences(second)) == ([3, 4], [1])
+    assert delivery.taken == 1
 
 
 def test_the_former_connection_is_answered_and_ends_with_bye() -> None:
@@ -240,4 +242,3 @@ def test_frames_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(CodecError):
             split(wrong)
-    assert without(u32(1, 2, 3), u32(2)) == u32(1, 3)
