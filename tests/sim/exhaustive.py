@@ -22,14 +22,15 @@ never postponed, as something else that can be postponed shows the same:
     bytes of clients                 a client's socket is as good as a part of its connection point.
 
 Also not covered: clocks (no Tick, so no time-out and no heartbeat), processes that start slowly, more than one step of
-a wish (the strategy is `all_at_once`).
+a wish (the strategy is `all_at_once`), clients that reconnect and send again.
 
 Where a scope has too many states, the search is bounded by postponements, as in delay-bounded scheduling (Emmi, Qadeer,
 Rakamaric, POPL 2011). There are two usual schedules: one delivers data first, then lets matchers do their own work, and
 delivers what the coordinator says when nothing else is left; the other one has all preferences the other way round.
-A postponement holds one lane, or one matcher's own work, from any moment until any later one, whatever happens
-meanwhile. `complete up to K postponements` means: of all schedules with at most K of them to either, with clients' messages and
-the crash at every moment of each (these cost nothing), none is wrong. `complete` means all schedules whatsoever.
+A postponement holds the oldest message of a lane, and with it what is behind, or one step of a matcher's own work, from
+any moment until any later one, whatever happens meanwhile. `complete up to K postponements` means: of all schedules
+with at most K of them to either, with clients' messages and the crash at every moment of each (these cost nothing),
+none is wrong. `complete` means all schedules whatsoever; the scopes named alone-... are searched in that way.
 
 Checked, after each step: a notification is one that the subscription allows at that moment, comes once, and in its
 publisher's order; for the subscriptions that do not change it names all of them; what is acknowledged was handed
@@ -86,14 +87,15 @@ SCOPES: dict[str, Scope] = {
     "coordinator-exit-points": Scope("exit points 1 -> 2", OUT, EXIT_WISH, "", (LEFT, LEFT), "coordinator"),
     "newcomer-out": Scope("matchers 2 -> 3", OUT, OUT_WISH, "unsubscribe", (LEFT,), "newcomer"),
     "newcomer-exit-points": Scope("exit points 1 -> 2", OUT, EXIT_WISH, "", (LEFT, LEFT), "newcomer"),
-    # Nothing but the change itself.
-    "nothing-out": Scope("matchers 2 -> 3, nobody does anything", OUT, OUT_WISH, "", ()),
-    "nothing-in": Scope("matchers 3 -> 2, nobody does anything", IN, IN_WISH, "", ()),
-    "nothing-exit-points": Scope("exit points 1 -> 2, nobody does anything", OUT, EXIT_WISH, "", ()),
+    # Nothing but the change itself, and all there is to it.
+    "alone-out": Scope("matchers 2 -> 3, alone", OUT, OUT_WISH, "", (), whole=True),
+    "alone-in": Scope("matchers 3 -> 2, alone", IN, IN_WISH, "", (), whole=True),
+    "alone-exit-points": Scope("exit points 1 -> 2, alone", OUT, EXIT_WISH, "", (), whole=True),
+    "alone-newcomer": Scope("matchers 2 -> 3, alone", OUT, OUT_WISH, "", (), "newcomer", whole=True),
 }
 
 LIMIT = 300_000
-"""Executions per scope unless something else is asked for; about a minute."""
+"""Executions per scope unless something else is asked for; about a minute each, and 1 GB of memory."""
 
 
 @dataclass
@@ -122,6 +124,8 @@ class Outcome:
             return f"FAILED after {self.executions} executions: {self.failure}"
         if self.complete:
             return f"complete, {self.executions} executions"
+        if self.postponements < 0:
+            return f"not complete, {self.executions} executions"
         return f"complete up to {self.postponements} postponements, {self.executions} executions"
 
 
@@ -140,6 +144,8 @@ class Search:
         """Go through all schedules with no postponement, then with one more, and so on; end at the limit."""
         waits = frozenset(self._graph.postponed)
         layer: list[Key] = [(self._graph.first, waits), (self._graph.first, waits | {BACKWARDS})]
+        if self._graph.scope.whole:
+            layer = [(self._graph.first, frozenset())]
         self._came = dict.fromkeys(layer)
         outcome = self._outcome
         while layer:
@@ -196,6 +202,8 @@ class Search:
 
     def _choices(self, moves: list[Move], held: Held) -> tuple[list[Move], Move | None]:
         """Return what may be done, and what may be postponed instead: the usual move, the held ones, a crash."""
+        if self._graph.scope.whole:
+            return moves, None
         free = [move for move in moves if move in held or move.kind in ("crash", "cut")]
         order = reversed(moves) if BACKWARDS in held else moves
         usual = next((move for move in order if move not in held and move.kind not in ("crash", "cut")), None)

@@ -77,6 +77,7 @@ class Scope:
     publish:  who publishes one publication each, by client; one client's in this order.
     crash:    who dies once, at any step: "", coordinator, newcomer.
     access_point: the subscriber's; access point 0 hears of everything first in the usual schedule.
+    whole:    all schedules are to be looked at at once, without a bound on postponements.
     """
 
     what: str
@@ -86,6 +87,7 @@ class Scope:
     publish: tuple[int, ...]
     crash: str = ""
     access_point: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)
