@@ -290,7 +290,8 @@ def test_several_layers_at_once(live: Live) -> None:
         async with traffic(live.broker):
             operation = await scale(live.broker, matchers=2, exit_points=2, access_points=2, strategy="all_at_once")
             assert len(operation["steps"]) == 1
-            await scale(live.broker, matchers=1, exit_points=1, access_points=1, strategy="stop_swap")
+            await scale(live.broker, matchers=1, exit_points=1, strategy="stop_swap")
+            await scale(live.broker, access_points=1)
 
     live.run(story())
 
