@@ -127,7 +127,7 @@ async def test_a_local_cluster_scales_while_it_is_used() -> None:
         steps: list[dict[str, Any]] = [
             {"matchers": 3, "exit_points": 2, "access_points": 2},
             {"replace": [("matcher", 0)], "strategy": "all_at_once"},
-            {"matchers": 1, "access_points": 1, "exit_points": 1, "strategy": "stop_swap"},
+            {"matchers": 1, "exit_points": 1, "strategy": "stop_swap"},
         ]
         for step in steps:
             scaling = asyncio.create_task(cluster.admin.scale(**step))
