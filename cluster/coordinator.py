@@ -290,7 +290,7 @@ class Coordinator:
             self._step_of = self._operation
             self._end("aborted", reason)
             self._want_what_is()
-            after = View(self._memory.epoch, self._view.members, self._view.owners)  # type: ignore[arg-type]
+            after = View(Epoch(self._memory.epoch), self._view.members, self._view.owners)
         self._transition = Transition(self._view, after, peers, False, self._now_ms)
         if undecided:
             self._out += self._transition.abort(reason, ())

@@ -21,7 +21,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from cluster.columns import U16, U32, U64, u16
+from cluster.columns import U16, U32, U64
 from cluster.messages import (
     COORDINATOR_PEER,
     MATCHER,
@@ -113,7 +113,7 @@ class Moving:
         self.sources: dict[int, int] = {}  # group that comes -> its present owner
         self.entries = self.bytes = 0  # taken
         self.sent_on = 0  # changes that belong to the snapshot and came after it had begun
-        for group, (now, then) in enumerate(zip(u16(view.owners).tolist(), u16(after.owners).tolist(), strict=True)):
+        for group, (now, then) in enumerate(zip(view.owners_list, after.owners_list, strict=True)):
             if now == then:
                 continue
             if now == slot:

@@ -194,22 +194,9 @@ class Delivery:
 
         Raises: CodecError where the columns do not fit each other; nothing is delivered then.
         """
-        count = len(frame.run) // 4
-        try:
-            runs = struct.unpack(f"<{count}I", frame.run)
-            sequences = struct.unpack(f"<{count}Q", frame.sequence)
-            lengths = struct.unpack(f"<{count}I", frame.lengths)
-            matches = struct.unpack(f"<{count}I", frame.matches)
-        except struct.error as error:
-            raise CodecError(f"the columns of {count} notifications differ in length: {error}") from error
-        payload = frame.payload
-        numbers = frame.numbers
-        if sum(lengths) != len(payload) or 4 * sum(matches) != len(numbers) or not all(matches):
-            raise CodecError("the columns of the notifications do not fit their payload or their matches")
-        if count and max(runs) >= len(frame.runs):
-            raise CodecError("a notification names a run that is not in its frame")
-        self.received += count
-        of_run = [frame.runs[run] for run in runs]
+        of_run, sequences, lengths, matches = columns_of(frame)
+        payload, numbers = frame.payload, frame.numbers
+        self.received += len(of_run)
         if self._stale:
             self._derive()
         if self._alone is not None:
@@ -308,3 +295,25 @@ class Delivery:
             self._keys.clear()
         known = self._keys[key] = (ids, tuple(inboxes))
         return known
+
+
+def columns_of(
+    frame: Notify,
+) -> tuple[list[tuple[str, int]], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return per notification its run, sequence, number of bytes, and how many subscriptions match it.
+
+    Raises: CodecError where the columns do not fit each other.
+    """
+    count = len(frame.run) // 4
+    try:
+        runs = struct.unpack(f"<{count}I", frame.run)
+        sequences = struct.unpack(f"<{count}Q", frame.sequence)
+        lengths = struct.unpack(f"<{count}I", frame.lengths)
+        matches = struct.unpack(f"<{count}I", frame.matches)
+    except struct.error as error:
+        raise CodecError(f"the columns of {count} notifications differ in length: {error}") from error
+    if sum(lengths) != len(frame.payload) or 4 * sum(matches) != len(frame.numbers) or not all(matches):
+        raise CodecError("the columns of the notifications do not fit their payload or their matches")
+    if count and max(runs) >= len(frame.runs):
+        raise CodecError("a notification names a run that is not in its frame")
+    return [frame.runs[run] for run in runs], sequences, lengths, matches

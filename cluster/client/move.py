@@ -19,11 +19,10 @@ second copy clears the first; what is held is within the new connection's credit
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cluster.client.delivery import Delivery, Inbox
+from cluster.client.delivery import Delivery, Inbox, columns_of
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.errors import CodecError
 from cluster.frames import Bye, Consumed, Dropped, Goodbye, Moved, Notify, Ping, Pong
@@ -151,24 +150,12 @@ class FormerSession:
 
 def split(frame: Notify) -> Iterable[One]:
     """Return the notifications of a frame, one by one. Raises CodecError where its columns do not fit."""
-    count = len(frame.run) // 4
-    try:
-        runs = struct.unpack(f"<{count}I", frame.run)
-        sequences = struct.unpack(f"<{count}Q", frame.sequence)
-        lengths = struct.unpack(f"<{count}I", frame.lengths)
-        matches = struct.unpack(f"<{count}I", frame.matches)
-    except struct.error as error:
-        raise CodecError(f"the columns of {count} notifications differ in length: {error}") from error
-    if sum(lengths) != len(frame.payload) or 4 * sum(matches) != len(frame.numbers) or not all(matches):
-        raise CodecError("the columns of the notifications do not fit their payload or their matches")
-    if count and max(runs) >= len(frame.runs):
-        raise CodecError("a notification names a run that is not in its frame")
+    of_run, sequences, lengths, matches = columns_of(frame)
     result = []
     at = first = 0
-    for run, sequence, length, match in zip(runs, sequences, lengths, matches, strict=True):
-        publisher, time_us = frame.runs[run]
+    for run, sequence, length, match in zip(of_run, sequences, lengths, matches, strict=True):
         payload, numbers = frame.payload[at : at + length], frame.numbers[first : first + 4 * match]
-        result.append(One((publisher, time_us), sequence, payload, numbers))
+        result.append(One(run, sequence, payload, numbers))
         at += length
         first += 4 * match
     return result
