@@ -19,6 +19,8 @@ A view change, here:
 
 If access points come or go, Commit goes to the connection points, which move their clients and say Switch on the lanes
 here: what comes behind it is of the next epoch, and the Switch to the matchers follows the last of them.
+
+Recover: all of this is forgotten; what a connection point has sent before its Renew is void, it will send it again.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ from cluster.messages import (
     Prepare,
     Publications,
     Received,
+    Recover,
+    Renew,
     Retire,
     Send,
     Settled,
@@ -86,6 +90,7 @@ class AccessPoint:
         self._parked_changes: list[tuple[Peer, list[SubscriptionChange]]] = []
         self._parked_publications: list[tuple[Peer, Publications]] = []
         self._leaving = False
+        self._void: set[int] = set()  # connection points that have not said Renew since Recover
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("publications", "batches", "changes", "parked_publications_most", "parked_subscriptions_most"), 0
@@ -109,6 +114,8 @@ class AccessPoint:
 
     def _received(self, peer: Peer, message: Message) -> None:
         match message:
+            case Publications() | ChangeSubscriptions() | Switch() if peer.slot in self._void:
+                pass
             case Publications():
                 self._publications(peer, message)
             case ChangeSubscriptions(changes):
@@ -134,6 +141,11 @@ class AccessPoint:
                 self._retire(epoch)
             case Abort(epoch):
                 self._abort(epoch)
+            case Recover():
+                self._recover(view_of(message))
+            case Renew(epoch):
+                if self._view is not None and self._view.epoch == epoch:
+                    self._void.discard(peer.slot)
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
 
@@ -316,6 +328,20 @@ class AccessPoint:
         """Out of the view: go when every change that came here is answered."""
         if self._leaving and not self._unanswered:
             self._leaving = False
+            self._out.append(Flush())
+
+    def _recover(self, view: View) -> None:
+        """Begin anew with this view."""
+        self._view = view
+        self._next = self._gathered_view = None
+        self._marked = self._switched = self._park = self._leaving = False
+        self._void = set(view.connection_points)
+        self._awaited = set()
+        self._gathered, self._gathered_count = [], 0
+        self._exit_sequences.clear()
+        self._unanswered.clear()
+        self._parked_changes, self._parked_publications = [], []
+        if self._slot not in view.access_points:
             self._out.append(Flush())
 
     # Parking, in the paper's protocol alone ----------------------------------------------------------------------

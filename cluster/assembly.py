@@ -92,8 +92,8 @@ class Assembly:
         self.touched: set[Peer] = set()
         self._again: set[Peer] = set()
         self._flushing: set[Peer] = set()
-        self._crashed: set[Peer] = set()
         self._linked: dict[tuple[Peer, Peer], int] = {}  # who knows whom as which incarnation
+        self._gone: set[tuple[Peer, Peer]] = set()  # who was told to let go of whom
         self.starter: Callable[[Peer, int], None] = self.spawn
         self.stopper: Callable[[Peer, int], None] = self.stop
         self.instruct: Callable[[Peer, list[Instruction]], list[Instruction]] = lambda _, instructions: instructions
@@ -146,7 +146,7 @@ class Assembly:
         join = Join(incarnation, "in-process", 0, door, 0)
         self.roles[peer] = Role(peer, join, machine, self._config)
         self.incarnations[peer] = incarnation
-        self._crashed.discard(peer)
+        self._linked[COORDINATOR_PEER, peer] = incarnation
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))
 
@@ -193,6 +193,10 @@ class Assembly:
             case Connect(member):
                 if self.incarnations.get(member.peer) != member.incarnation:
                     return  # it has died
+                if self._linked.get((peer, member.peer)) != member.incarnation:
+                    # What a former incarnation has sent is not taken any more.
+                    self.lanes.pop((peer, member.peer), None)
+                    self.lanes.pop((member.peer, peer), None)
                 self._linked[peer, member.peer] = member.incarnation
                 self._linked[member.peer, peer] = self.incarnations[peer]
                 self.feed(member.peer, LaneUp(peer))
@@ -226,22 +230,31 @@ class Assembly:
         return answer
 
     def _put(self, sender: Peer, receiver: Peer, message: Message) -> None:
-        if receiver in self._crashed:
-            return
-        if receiver not in self.roles and (sender, receiver) in self._linked:
-            return  # stopped, which the sender has not been told yet: the lane stands, and nobody takes from it
-        known = receiver.layer in (COORDINATOR, OPERATOR) or receiver in self.roles
-        assert known, f"{sender} has no lane to {receiver}"
+        if receiver.layer not in (COORDINATOR, OPERATOR):
+            known = self._linked.get((sender, receiver))
+            if known is None:
+                assert (sender, receiver) in self._gone, f"{sender} has no lane to {receiver}"
+                return
+            if known != self.incarnations.get(receiver):
+                return  # it is no more, which the sender has not been told yet: nobody takes from the lane
         self.lanes.setdefault((sender, receiver), deque()).append(message)
 
-    def crash(self, peer: Peer) -> None:
-        """A role's process dies: its lane to the coordinator ends, and what is sent to it is never taken."""
+    def crash(self, peer: Peer, kept: Callable[[int], int] = lambda count: 0) -> None:
+        """A role's process dies: its lane to the coordinator ends, and what is sent to it is never taken.
+
+        kept: told how many messages of it are on a lane, how many of them still arrive.
+        """
+        underway = {lane: list(messages) for lane, messages in self.lanes.items() if lane[0] == peer}
         self.stop(peer, self.incarnations[peer])
-        self._crashed.add(peer)
+        for lane, messages in underway.items():
+            arriving = messages[: kept(len(messages))]
+            if arriving and lane[1] != COORDINATOR_PEER:
+                self.lanes[lane] = deque(arriving)
         self.feed(COORDINATOR_PEER, LaneDown(peer))
 
     def _disconnect(self, peer: Peer, other: Peer, incarnation: int) -> None:
-        if self._linked.get((peer, other)) == incarnation:
+        self._gone.add((peer, other))
+        if self._linked.get((peer, other), incarnation + 1) <= incarnation:
             del self._linked[peer, other]
             self.lanes.pop((peer, other), None)
             self.lanes.pop((other, peer), None)

@@ -22,6 +22,11 @@ Commit on, behind a Switch on every lane there, by which the later hops keep the
 leave asks its clients to move first, lets no new ones in, and is left out of a view when the last is gone. A client
 that has moved is let go after a view change that began thereafter: then everything that was underway for it has come.
 
+Recovery: when a role of another layer has died, all that was underway there is void. What this connection point has
+taken from its clients is held here until it is acknowledged, and is sent again: first the subscriptions that a new
+matcher lacks and the changes that are not answered, then the publications. What it delivers twice by that is known
+by (publisher, instance, sequence), as each publisher's publications come in their order, and is left out.
+
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
 A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
@@ -31,6 +36,7 @@ after Done nothing arrives.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +54,7 @@ from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
     EXIT_POINT,
+    MATCHER,
     Abort,
     Acknowledge,
     Again,
@@ -81,7 +88,12 @@ from cluster.messages import (
     Peer,
     Prepare,
     Publications,
+    Rebuild,
+    Rebuilt,
     Received,
+    Recover,
+    Renew,
+    Resume,
     ResumeClient,
     Retire,
     Run,
@@ -101,13 +113,19 @@ from cluster.messages import (
     subscription_id,
 )
 from cluster.outbox import Chunk, Outbox, Position
+from cluster.rebuilding import Rebuilding
 from cluster.routing import access_point_of
 from cluster.view import View, view_of
+from cluster.watermarks import Watermarks
 
 POLICIES = ("block", "drop_oldest")
 SESSION_MASK = (1 << 32) - 1
 """Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
 SESSIONS_PER_INCARNATION = 1 << 20
+CHANGE_BITS = 40
+"""A role's incarnations stand above them in its numbers of changes, so that a later one's are newer."""
+PUBLISHERS_REMEMBERED = 1_000_000
+"""Whose last delivered sequence is kept; about 200 bytes each."""
 
 ROUND_US = 2000
 TURN_US, TURN_US_MIN = 1000, 100
@@ -157,13 +175,28 @@ class Connection:
 
 
 @dataclass(slots=True)
+class Change:
+    """A change of a subscription that the matchers have not answered.
+
+    closed: its number if it is removed. size: bytes of a normal form that count as underway.
+    """
+
+    session: int
+    request: int | None
+    closed: int | None
+    size: int
+    message: SubscriptionChange
+
+
+@dataclass(slots=True)
 class Session:
     """A client that has logged in.
 
     moved:           it holds everything at another connection point as well, and waits for what is underway; arrived:
                      that is all in its outbox.
     next_sequence:   the number its next publication must have; None before the first.
-    unacknowledged:  (last sequence, bytes) per Publish frame that is not acknowledged; its total is `flight_bytes`.
+    unacknowledged:  per Publish frame that is not acknowledged: its run, lengths and payload; `flight_bytes` in all.
+    subscriptions:   the change that opened or last updated it, by number.
     live:            by subscription number, whether it is open; grows with the numbers used. closed_any: whether any
                      was ever closed; closed_now: since the last Drained, so that the outbox is to be cleared of it.
     holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
@@ -178,10 +211,10 @@ class Session:
     outbox: Outbox
     next_sequence: int | None = None
     acknowledged: int = 0
-    unacknowledged: deque[tuple[int, int]] = field(default_factory=deque)
+    unacknowledged: deque[tuple[Run, bytes, bytes]] = field(default_factory=deque)
     flight_bytes: int = 0
     live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))
-    subscriptions: set[int] = field(default_factory=set)
+    subscriptions: dict[int, SubscriptionChange] = field(default_factory=dict)
     closed_any: bool = False
     closed_now: bool = False
     holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
@@ -217,7 +250,7 @@ class ConnectionPoint:
         self._flushed: set[int] = set()  # sessions that had moved before the present view change began
         self._now_ms = 0
         self._next_session = incarnation * SESSIONS_PER_INCARNATION & SESSION_MASK
-        self._next_change = 0
+        self._next_change = incarnation << CHANGE_BITS
         self._connections: dict[int, Connection] = {}
         self._waiting: dict[int, Connection] = {}
         self._sessions: dict[int, Session] = {}  # by session number
@@ -226,16 +259,30 @@ class ConnectionPoint:
         self._pool_bytes = 0  # unacknowledged payload of all sessions
         self._behind: dict[int, Connection] = {}  # connections whose frames wait, the next to have its turn first
         self._spent: dict[int, Connection] = {}  # connections without their full allowance
-        # change -> session, request, number closed, bytes
-        self._changes: dict[int, tuple[int, int | None, int | None, int]] = {}
+        self._changes: dict[int, Change] = {}
         self._change_bytes = 0
+        self._recovering = False  # from Recover to Resume: nothing is sent to access points but what Rebuild asks for
+        self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []  # changes that wait for Resume
+        self._rebuilding: Rebuilding | None = None
+        self._watermarks = Watermarks(PUBLISHERS_REMEMBERED)  # of what was delivered here
         self._gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
         self._held: dict[tuple[int, int], int] = {}  # (exit point, token) -> sessions that hold it
         self._delivered: dict[int, list[int]] = {}  # exit point -> tokens to send
         self._touched: dict[int, Session] = {}  # sessions with something to write
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
-            ("accepted", "acknowledged", "rejected", "notifications", "dropped", "connections", "sessions", "refused"),
+            (
+                "accepted",
+                "acknowledged",
+                "rejected",
+                "notifications",
+                "duplicates",
+                "dropped",
+                "connections",
+                "sessions",
+                "refused",
+                "sent_again",
+            ),
             0,
         )
 
@@ -355,12 +402,11 @@ class ConnectionPoint:
         self._pool_bytes -= session.flight_bytes
         self._release(session, everything=True)
         if session.subscriptions:
-            self._send_gathered(session.access_point)
             changes = [
-                SubscriptionChange(self._change(number, None, None, 0), subscription_id(session.key, closed), None)
+                self._change(number, None, None, subscription_id(session.key, closed), None)
                 for closed in sorted(session.subscriptions)
             ]
-            self._out.append(Send(session.access_point, ChangeSubscriptions(changes)))
+            self._send_changes(session.access_point, changes)
         self._out.append(Send(COORDINATOR_PEER, SessionClosed(session.client_id, session.key)))
         self._emptied()
 
@@ -584,12 +630,13 @@ class ConnectionPoint:
                 f"{self._flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
-        session.unacknowledged.append((last, size))
+        run = Run(session.client_id, session.instance, session.key, frame.first_sequence, count, now_us)
+        session.unacknowledged.append((run, frame.lengths, frame.payload))
         session.flight_bytes += size
         self._pool_bytes += size
         self.counters["accepted"] += count
-        run = Run(session.client_id, session.instance, session.key, frame.first_sequence, count, now_us)
-        self._gathered.setdefault(session.access_point, []).append((run, frame.lengths, frame.payload))
+        if not self._recovering:
+            self._gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
 
     def _send_gathered(self, access_point: Peer) -> None:
         gathered = self._gathered.pop(access_point, None)
@@ -612,23 +659,36 @@ class ConnectionPoint:
             if session is None or session.key != client:
                 continue  # gone meanwhile
             assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
-            assert session.acknowledged <= upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
+            assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
+            if upto <= session.acknowledged:
+                continue  # again, or late, after a recovery
             self.counters["acknowledged"] += upto - session.acknowledged
             self.counters["rejected"] += len(rejected)
             session.acknowledged = upto
-            while session.unacknowledged and session.unacknowledged[0][0] <= upto:
-                size = session.unacknowledged.popleft()[1]
+            while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
+                size = len(session.unacknowledged.popleft()[2])
                 session.flight_bytes -= size
                 self._pool_bytes -= size
             self._write(session, frames.Acknowledged(upto, *self._window(), rejected))
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
-    def _change(self, session: int, request: int | None, closed: int | None, size: int) -> int:
+    def _change(
+        self, session: int, request: int | None, closed: int | None, subscription: int, normal_form: bytes | None
+    ) -> SubscriptionChange:
         self._next_change += 1
-        self._changes[self._next_change] = (session, request, closed, size)
+        change = SubscriptionChange(self._next_change, subscription, normal_form)
+        size = len(normal_form or b"")
+        self._changes[self._next_change] = Change(session, request, closed, size, change)
         self._change_bytes += size
-        return self._next_change
+        return change
+
+    def _send_changes(self, access_point: Peer, changes: list[SubscriptionChange]) -> None:
+        if self._recovering:
+            self._unsent.append((access_point, changes))
+            return
+        self._send_gathered(access_point)
+        self._out.append(Send(access_point, ChangeSubscriptions(changes)))
 
     def _subscribe(self, session: Session, frame: frames.Subscribe) -> int:
         """Check the request and pass it on; return what it cost, in microseconds."""
@@ -651,7 +711,6 @@ class ConnectionPoint:
         except FilterError as error:
             self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
             return cost if error.limit is None else OVER_LIMIT_US
-        session.subscriptions.add(frame.number)
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
         session.outbox.set_policy(frame.number, droppable=frame.policy == "drop_oldest")
@@ -662,29 +721,35 @@ class ConnectionPoint:
         if frame.number not in session.subscriptions:
             self._write(session, frames.Done(frame.request))
             return
-        session.subscriptions.discard(frame.number)
+        del session.subscriptions[frame.number]
         self._send_change(session, frame.request, frame.number, None)
 
     def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
-        closed, size = (number, 0) if normal_form is None else (None, len(normal_form))
-        change = self._change(session.key & SESSION_MASK, request, closed, size)
-        self._send_gathered(session.access_point)
+        closed = number if normal_form is None else None
         subscription = subscription_id(session.key, number)
-        change_message = ChangeSubscriptions([SubscriptionChange(change, subscription, normal_form)])
-        self._out.append(Send(session.access_point, change_message))
+        change = self._change(session.key & SESSION_MASK, request, closed, subscription, normal_form)
+        if normal_form is not None:
+            session.subscriptions[number] = change
+        self._send_changes(session.access_point, [change])
 
     def _changed(self, message: Changed) -> None:
-        for change in message.changes:
-            number, request, closed, size = self._changes.pop(change)
-            self._change_bytes -= size
-            session = self._sessions.get(number)
-            if session is None or request is None:
+        for number in message.changes:
+            if self._rebuilding is not None:
+                self._rebuilding.answered(number)
+            change = self._changes.pop(number, None)
+            if change is None:
+                continue  # answered before, and sent again in a recovery
+            self._change_bytes -= change.size
+            session = self._sessions.get(change.session)
+            if session is None or change.request is None:
                 continue
+            closed = change.closed
             if closed is not None and closed not in session.subscriptions:
                 session.live[closed] = False
                 session.closed_any = session.closed_now = True
-                self._touched[number] = session
-            self._write(session, frames.Done(request))
+                self._touched[change.session] = session
+            self._write(session, frames.Done(change.request))
+        self._see_rebuilt()
         self._emptied()
 
     # Notifications -----------------------------------------------------------------------------------------------
@@ -700,7 +765,9 @@ class ConnectionPoint:
         publication = columns.unpack(columns.UINT32, message.publication)
         matches = columns.unpack(columns.UINT32, message.matches)
         payloads = columns.cut(message.payload, lengths)
-        names = [(publisher, time_us) for publisher, time_us, _ in message.runs]
+        names = [(publisher, instance, time_us) for publisher, instance, time_us, _ in message.runs]
+        doubles = self._watermarks.take([message.runs[run] for run in run_of], sequence_of)
+        self.counters["duplicates"] += len(doubles)
         held: set[int] = set()
         begin = first = 0
         for number, count in zip(
@@ -729,12 +796,14 @@ class ConnectionPoint:
                     message.numbers[first:last],
                     b"".join([payloads[place] for place in chosen]),
                 )
+                if doubles:
+                    chunk = self._without(doubles, exit_point, session, chunk, chosen, message.runs, run_of, held)
                 if session.closed_any:
                     chunk = chunk.only(session.live)
                 if len(chunk):
                     self._queue(exit_point, session, chunk, message.runs, used, held)
             begin, first = end, last
-        tokens = [token for place, (_, _, token) in enumerate(message.runs) if place not in held]
+        tokens = [run[3] for place, run in enumerate(message.runs) if place not in held]
         if tokens:
             self._delivered.setdefault(exit_point, []).extend(tokens)
 
@@ -743,7 +812,7 @@ class ConnectionPoint:
         exit_point: int,
         session: Session,
         chunk: Chunk,
-        runs: list[tuple[str, int, int]],
+        runs: list[tuple[str, int, int, int]],
         used: list[int],
         held: set[int],
     ) -> None:
@@ -751,13 +820,44 @@ class ConnectionPoint:
         position = session.outbox.push(chunk)
         self.counters["dropped"] += session.outbox.dropped - before
         self._touched[session.key & SESSION_MASK] = session
-        if session.outbox.admits(position):
-            return
-        tokens = [(exit_point, runs[place][2]) for place in used]
+        if not session.outbox.admits(position):
+            self._hold(exit_point, session, position, runs, used, held)
+
+    def _hold(
+        self,
+        exit_point: int,
+        session: Session,
+        position: Position,
+        runs: list[tuple[str, int, int, int]],
+        used: list[int],
+        held: set[int],
+    ) -> None:
+        """These runs are delivered when the session's outbox admits the position."""
+        tokens = [(exit_point, runs[place][3]) for place in used]
         for token in tokens:
             self._held[token] = self._held.get(token, 0) + 1
         held.update(used)
         session.holds.append((position, tokens))
+
+    def _without(
+        self,
+        doubles: set[int],
+        exit_point: int,
+        session: Session,
+        chunk: Chunk,
+        chosen: list[int],
+        runs: list[tuple[str, int, int, int]],
+        run_of: list[int],
+        held: set[int],
+    ) -> Chunk:
+        """Return the share without doubles. Their first copies may still wait for a place: so do their runs."""
+        double = {run_of[place] for place in chosen if place in doubles}
+        if not double:
+            return chunk
+        position = session.outbox.end
+        if not session.outbox.admits(position):
+            self._hold(exit_point, session, position, runs, sorted(double), held)
+        return chunk.select(np.array([at for at, place in enumerate(chosen) if place not in doubles], np.int64))
 
     def _release(self, session: Session, *, everything: bool = False) -> None:
         """Let go of the runs that have found their place in the session's queue."""
@@ -772,9 +872,93 @@ class ConnectionPoint:
         if not session.holds:
             session.stalled_ms = None
 
+    # Recovery ----------------------------------------------------------------------------------------------------
+
+    def _recover(self, view: View) -> None:
+        """What was sent to other layers and not answered is void."""
+        self._view, self._next = view, None
+        self._recovering = True
+        self._rebuilding = None
+        self._flushed = set()
+        self._gathered = {}
+        self._held = {}
+        self._delivered = {}
+        for session in self._sessions.values():
+            session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
+            session.holds.clear()
+            session.stalled_ms = None
+        if self._slot not in view.connection_points:
+            self._out.append(Flush())
+
+    def _rebuild(self, message: Rebuild) -> None:
+        """Send the subscriptions again that new matchers lack, and the changes that are not answered."""
+        if self._view is None or self._view.epoch != message.epoch:
+            return
+        for slot in self._view.access_points:
+            self._out.append(Send(Peer(ACCESS_POINT, slot), Renew(message.epoch)))
+        matchers = {slot for layer, slot in message.replaced if layer == MATCHER}
+        everything = (CONNECTION_POINT, self._slot) in message.replaced
+        self._unsent = []
+        self._rebuilding = Rebuilding(self._to_rebuild(self._view, matchers, everything, list(self._changes.values())))
+        self._send_again()
+
+    def _to_rebuild(
+        self, view: View, matchers: set[int], everything: bool, changes: list[Change]
+    ) -> Iterator[tuple[Peer, SubscriptionChange]]:
+        """Yield what is to be sent again, each with the access point that it goes by."""
+        for change in changes:
+            if change.message.change in self._changes:
+                session = self._sessions.get(change.session)
+                key = client_key(self._slot, change.session)
+                access_point = Peer(ACCESS_POINT, access_point_of(view, key if session is None else session.key))
+                yield access_point, change.message
+        if not matchers and not everything:
+            return
+        for session in list(self._sessions.values()):
+            for held in list(session.subscriptions.values()):
+                if everything or view.owner(held.subscription) in matchers:
+                    yield session.access_point, held
+
+    def _send_again(self) -> None:
+        """Go on with the rebuilding, as far as answers are not too many behind."""
+        if self._rebuilding is None:
+            return
+        for access_point, changes in self._rebuilding.step().items():
+            self._out.append(Send(access_point, ChangeSubscriptions(changes)))
+        if self._rebuilding.more:
+            self._out.append(Again())
+        self._see_rebuilt()
+
+    def _see_rebuilt(self) -> None:
+        if self._rebuilding is not None and self._rebuilding.done:
+            assert self._view is not None, "rebuilt without a view"
+            self._rebuilding = None
+            self._out.append(Send(COORDINATOR_PEER, Rebuilt(self._view.epoch)))
+
+    def _go_on(self, epoch: int) -> None:
+        """Send again what is not acknowledged; from here everything goes its way."""
+        if self._view is None or self._view.epoch != epoch or not self._recovering:
+            return
+        self._recovering = False
+        unsent, self._unsent = self._unsent, []
+        for access_point, changes in unsent:
+            self._send_changes(access_point, changes)
+        counts: dict[Peer, int] = {}
+        for session in self._sessions.values():
+            access_point = session.access_point
+            for taken in session.unacknowledged:
+                self._gathered.setdefault(access_point, []).append(taken)
+                counts[access_point] = counts.get(access_point, 0) + taken[0].count
+                self.counters["sent_again"] += taken[0].count
+                if counts[access_point] >= self._flow.batch_publications:
+                    counts[access_point] = 0
+                    self._send_gathered(access_point)
+        self._emptied()
+
     # Rounds ------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
+        self._send_again()
         if self._spent or self._behind:
             self._next_turns()
         for access_point in list(self._gathered):
@@ -898,6 +1082,12 @@ class ConnectionPoint:
                 self._flushed = {number for number, session in self._sessions.items() if session.moved}
             case Commit(epoch):
                 self._commit(epoch)
+            case Recover():
+                self._recover(view_of(message))
+            case Rebuild():
+                self._rebuild(message)
+            case Resume(epoch):
+                self._go_on(epoch)
             case Abort(epoch):
                 self._next = None
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))

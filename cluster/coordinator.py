@@ -15,8 +15,9 @@ later wish takes effect from wherever the cluster is, and its own crash at any p
     clients      of connection points that are to leave are asked to move
     a last view  without the leavers, which go when they owe nothing any more
 
-A role that reports nothing for `role_lost_ms`, or whose lane is down, is lost; `status` says so, and a view change that
-is not decided yet is aborted. (Bringing a lost role back is not in this machine yet.)
+A role whose lane is down is lost; `status` says so, and a view change that is not decided yet is aborted. One that
+reports nothing for `role_lost_ms`, or is said to have Died by those who run it, is dead: what is left of it is ended,
+and another incarnation takes its slot (`recovery.py`). Until then the view does not change.
 
 It also keeps which client id is logged in where (`sessions.py`).
 """
@@ -41,6 +42,7 @@ from cluster.messages import (
     MATCHER,
     Answer,
     ClientsMoved,
+    Died,
     Disconnect,
     Drain,
     Emptied,
@@ -59,8 +61,10 @@ from cluster.messages import (
     MoveClients,
     Peer,
     Persist,
+    Rebuilt,
     Received,
     Request,
+    Resume,
     Send,
     Serve,
     SessionClosed,
@@ -72,6 +76,8 @@ from cluster.messages import (
     Stop,
     Tick,
 )
+from cluster.recovery import Phase as RecoveryPhase
+from cluster.recovery import Recovery
 from cluster.sessions import Sessions
 from cluster.transition import Phase, Transition
 from cluster.view import KEY_GROUPS, View, first_view, view_of
@@ -82,6 +88,7 @@ HISTORY = 100
 STALL_MS = 250
 """Ticks come every 50 ms; when they have not for so long, nobody is held for lost on that account."""
 SMALLEST_WAVE = 8
+RECOVERIES_SHOWN = 20
 
 
 class State(Enum):
@@ -102,6 +109,7 @@ class Report:
     moving, moved, emptied: it is a connection point that was asked to let its clients move; they have, and wait for
                             what is underway; the last has gone.
     left: it owes nothing any more, and can be stopped.
+    dead: it is known to be no more, before anybody could do something about it.
     """
 
     incarnation: int
@@ -114,6 +122,7 @@ class Report:
     moved: bool = False
     emptied: bool = False
     left: bool = False
+    dead: bool = False
     counters: dict[str, int] = field(default_factory=dict)
 
     def member(self, peer: Peer) -> Member:
@@ -129,9 +138,11 @@ def expected_slots(config: Config) -> tuple[Peer, ...]:
 
 
 class Coordinator:
-    """The machine. memory, history: what an earlier life of it has left on disk."""
+    """The machine. memory, history: what an earlier life of it has left on disk. cold: no role runs on from then."""
 
-    def __init__(self, config: Config, memory: Memory | None = None, history: Sequence[Operation] = ()) -> None:
+    def __init__(
+        self, config: Config, memory: Memory | None = None, history: Sequence[Operation] = (), *, cold: bool = False
+    ) -> None:
         self._name = config.name
         self._lost_ms = config.timing.role_lost_ms
         self._settings = config.transitions
@@ -149,7 +160,11 @@ class Coordinator:
         self._start_deadline_ms: int | None = None  # of newcomers
         self._move_deadline_ms: int | None = None  # of clients that are to move
         self._now_ms = 0
+        self._recovery: Recovery | None = None
+        self._recoveries: list[dict[str, object]] = []  # those that are over, the newest last
+        self._recovered = 0
         self._out: list[Instruction] = []
+        self._cold = cold
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -164,6 +179,11 @@ class Coordinator:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
         if self.state is State.GATHERING:
             self._spawn(sorted(self._expected))
+        elif self._cold:
+            self.state = State.SERVING
+            self._end("aborted", "the cluster was stopped")
+            self._want_what_is()
+            self._replace(list(self._reports), "the cluster was stopped")
         return self._taken()
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -182,15 +202,19 @@ class Coordinator:
             case LaneUp(peer) | LaneDown(peer) if peer in self._reports:
                 self._reports[peer].connected = isinstance(event, LaneUp)
                 self._watch()
-            case SpawnFailed(peer, incarnation, reason):
-                report_ = self._reports.get(peer)
-                if report_ is not None and report_.incarnation == incarnation and self.state is State.SERVING:
-                    self._give_up(f"{peer} could not be started: {reason}")
+            case SpawnFailed(peer, incarnation, reason) if self._is(peer, incarnation):
+                self._not_started(peer, reason)
+            case Died(peer, incarnation, reason) if self._is(peer, incarnation):
+                self._died(peer, reason)
             case Tick(now_ms):
                 self._tick(now_ms)
             case _:
                 pass
         return self._taken()
+
+    def _is(self, peer: Peer, incarnation: int) -> bool:
+        report = self._reports.get(peer)
+        return report is not None and report.incarnation == incarnation
 
     def _taken(self) -> list[Instruction]:
         out, self._out = self._out, []
@@ -262,6 +286,8 @@ class Coordinator:
             # A leaver that was not waited for.
             report.join = None
             self._out.append(Stop(peer, join.incarnation))
+        elif self._recovery is not None:
+            self._recover()
         else:
             self._go_on()
 
@@ -272,11 +298,19 @@ class Coordinator:
         """
         assert self._view is not None, "resumed without a view"
         for peer, report in self._reports.items():
-            patient = peer in self._expected or self._now_ms - report.heard_ms <= self._lost_ms
-            if report.join is None and patient:
+            patience_ms = 2 * self._lost_ms if peer in self._expected else self._lost_ms
+            if report.join is None and not report.dead and self._now_ms - report.heard_ms <= patience_ms:
                 return
         self.state = State.SERVING
         undecided = self._memory.epoch > self._view.epoch
+        dead = [peer for peer in sorted(self._expected) if self._reports[peer].join is None]
+        if dead or self._memory.replaced:
+            self._step_of = self._operation
+            if undecided:
+                self._end("aborted", "the coordinator was started anew")
+                self._want_what_is()
+            self._replace(dead, "it did not come again")
+            return
         # Newcomers may know of a view that was not decided; one that was has none that are not in it.
         peers = tuple(
             peer
@@ -305,8 +339,12 @@ class Coordinator:
                 report.installed = True
                 if self.state is State.INSTALLING:
                     self._serve_if_installed()
+                elif self._recovery is not None:
+                    self._recovery_answered(peer, message)
                 else:
                     self._go_on()
+            case Rebuilt():
+                self._recovery_answered(peer, message)
             case SessionOpened() | SessionClosed():
                 self._out += self._sessions.handle(message)
             case Emptied():
@@ -328,7 +366,7 @@ class Coordinator:
 
     def _see_off(self) -> None:
         """End the processes that have left; during a view change somebody may still have something for them."""
-        if self._transition is not None:
+        if self._transition is not None or self._recovery is not None:
             return
         gone = [member for member in self._memory.leaving if self._reports[member.peer].left]
         if gone:
@@ -350,6 +388,128 @@ class Coordinator:
 
     def _lost(self, report: Report) -> bool:
         return report.join is not None and (not report.connected or self._now_ms - report.heard_ms > self._lost_ms)
+
+    # Recovery ----------------------------------------------------------------------------------------------------
+
+    def _not_started(self, peer: Peer, reason: str) -> None:
+        if self._recovery is not None and peer in self._recovery.replaced:
+            self._recovery.failed(peer, reason)
+        elif self.state is State.SERVING:
+            self._give_up(f"{peer} could not be started: {reason}")
+
+    def _died(self, peer: Peer, reason: str) -> None:
+        report = self._reports[peer]
+        if self.state is State.RESUMING:
+            report.dead = True
+            self._resume()
+        elif self.state is not State.SERVING:
+            pass  # whoever starts the cluster, or stops it, sees that
+        elif not self._in_view(peer):
+            self._give_up(f"{peer} lost: {reason}")
+        elif report.join is None:
+            self._not_started(peer, reason)
+        else:
+            self._replace([peer], f"{peer} lost: {reason}")
+
+    def _replace(self, dead: Sequence[Peer], reason: str) -> None:
+        """These are no more: end what is left of them, and have others take their slots."""
+        assert self._view is not None, "roles of no view"
+        if self._recovery is None:
+            self._recovery = Recovery(self._now_ms, {Peer(*name) for name in self._memory.replaced})
+        transition = self._transition
+        if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
+            self._give_up(reason)
+        if self._transition is not None:
+            transition, self._transition = self._transition, None
+            if transition.before is not transition.after:
+                self._account(transition, transition.decided)
+        for peer in [peer for peer in sorted(self._reports) if not self._in_view(peer)]:
+            self._dismiss(peer)
+        for peer in dead:
+            self._bury(peer)
+        self._memory.leaving = [member for member in self._memory.leaving if member.peer not in dead]
+        again = [peer for peer in dead if self._view.member(peer) is not None]
+        for peer in set(dead) - set(again):
+            del self._reports[peer]
+        self._recovery.died(again)
+        self._memory.replaced = self._recovery.names()
+        self._spawn(again)
+        self._recover()
+
+    def _bury(self, peer: Peer) -> None:
+        """Nobody hears anything of this incarnation any more."""
+        report = self._reports[peer]
+        assert self._view is not None, "roles of no view"
+        if report.join is not None:
+            member = report.member(peer)
+        else:
+            member = next(one for one in (*self._view.members, *self._memory.leaving) if one.peer == peer)
+        if peer.layer == CONNECTION_POINT:
+            self._sessions.forget(peer.slot)
+        for other in sorted(self._reports):
+            if other != peer and self._reports[other].join is not None:
+                self._out.append(Send(other, Gone(member)))
+        self._out += [Disconnect(member), Stop(peer, report.incarnation)]
+        report.join = None
+
+    def _recover(self) -> None:
+        """All that have died are back: have everybody serve the view with them."""
+        recovery = self._recovery
+        assert recovery is not None, "nothing to recover from"
+        assert self._view is not None, "roles of no view"
+        peers = [member.peer for member in self._view.members]
+        if recovery.phase is not RecoveryPhase.STARTING or any(self._reports[peer].join is None for peer in peers):
+            return
+        members = tuple(self._reports[peer].member(peer) for peer in peers)
+        view = self._view = View(Epoch(self._memory.epoch + 1), members, self._view.owners)
+        self._memory.epoch = view.epoch
+        self._memory.view = view.install()
+        self._remember()
+        recovery.now_ms = self._now_ms
+        leavers = [member.peer for member in self._memory.leaving if self._reports[member.peer].join is not None]
+        self._out += recovery.connect(view, [*peers, *leavers])
+
+    def _recovery_answered(self, peer: Peer, message: Installed | Rebuilt) -> None:
+        recovery = self._recovery
+        if recovery is None:
+            return
+        recovery.now_ms = self._now_ms
+        if not recovery.answered(peer, message):
+            return
+        if recovery.phase is RecoveryPhase.CONNECTING:
+            self._out += recovery.rebuild()
+            return
+        assert recovery.view is not None, "recovered without a view"
+        recovery.end()
+        self._recovery = None
+        self._recovered += 1
+        shown: dict[str, object] = {
+            "replaced": [str(one) for one in sorted(recovery.replaced)],
+            "phases_ms": recovery.phases,
+        }
+        self._recoveries = [*self._recoveries, shown][-RECOVERIES_SHOWN:]
+        self._memory.replaced = []
+        self._remember()
+        doors = recovery.view.connection_points
+        self._out += [Send(Peer(CONNECTION_POINT, slot), Resume(recovery.view.epoch)) for slot in doors]
+        self._let_in([slot for slot in doors if not self._reports[Peer(CONNECTION_POINT, slot)].moving])
+        self._see_off()
+        self._go_on()
+
+    def _watch_recovery(self) -> None:
+        recovery = self._recovery
+        if recovery is None:
+            return
+        recovery.now_ms = self._now_ms
+        limit_ms = self._settings.start_timeout_ms
+        for peer in sorted(recovery.replaced - recovery.retries.keys()):
+            report = self._reports[peer]
+            if report.join is None and self._now_ms - report.heard_ms > limit_ms:
+                self._out.append(Stop(peer, report.incarnation))
+                recovery.failed(peer, f"not up in {limit_ms} ms")
+        due = recovery.due()
+        if due:
+            self._spawn(due)
 
     # Wishes ------------------------------------------------------------------------------------------------------
 
@@ -379,6 +539,9 @@ class Coordinator:
     def _wish(self, arguments: dict[str, Any]) -> tuple[Slots, str]:
         if self.state is not State.SERVING or self._view is None:
             raise WishError(f"the cluster is {self.state.value}, not serving")
+        if self._recovery is not None:
+            dead = ", ".join(map(str, sorted(self._recovery.replaced)))
+            raise WishError(f"lost: {dead}; the view cannot change until they are back")
         counts = {name: value for name, value in arguments.items() if name not in ("strategy", "replace")}
         strategy = arguments.get("strategy") or self._settings.strategy
         if strategy not in STRATEGIES:
@@ -503,7 +666,9 @@ class Coordinator:
 
     def _go_on(self) -> None:
         """Take the next step towards what is wanted, if one can be taken now."""
-        if self.state is not State.SERVING or self._transition is not None or self._view is None:
+        if self.state is not State.SERVING or self._view is None:
+            return
+        if self._transition is not None or self._recovery is not None:
             return
         wanted = self._memory.wanted
         slots = {Peer(layer, slot) for layer, some in wanted.items() for slot in some}
@@ -686,6 +851,7 @@ class Coordinator:
         if self.state is State.RESUMING:
             self._resume()
         self._watch()
+        self._watch_recovery()
         if self._start_deadline_ms is not None and now_ms > self._start_deadline_ms:
             self._start_overdue()
         if self._move_deadline_ms is not None and now_ms > self._move_deadline_ms:
@@ -711,7 +877,17 @@ class Coordinator:
         """See to it that nothing waits for a role that is lost."""
         if self.state is not State.SERVING:
             return
+        silent = [
+            peer
+            for peer, report in sorted(self._reports.items())
+            if report.join is not None and self._now_ms - report.heard_ms > self._lost_ms and self._in_view(peer)
+        ]
+        if silent:
+            names = ", ".join(map(str, silent))
+            self._replace(silent, f"{names} lost: nothing heard for {self._lost_ms} ms")
         transition = self._transition
+        if self._recovery is not None:
+            return
         if transition is None:
             newcomers = [
                 peer for peer, report in self._reports.items() if self._lost(report) and not self._in_view(peer)
@@ -767,12 +943,24 @@ class Coordinator:
             members.append(row)
         return {
             "name": self._name,
-            "state": self.state.value,
+            "state": self.state.value if self._recovery is None else "recovering",
             "epoch": None if self._view is None else self._view.epoch,
             "lost": lost,
             "sessions": len(self._sessions),
+            "recovery": None if self._recovery is None else self._recovery_shown(self._recovery),
+            "recovered": self._recovered,
+            "recoveries": self._recoveries,
             "operation": None if self._operation is None else msgspec.to_builtins(self._shown(self._operation)),
             "members": members,
+        }
+
+    def _recovery_shown(self, recovery: Recovery) -> dict[str, object]:
+        return {
+            "phase": recovery.phase.value,
+            "replaced": [str(peer) for peer in sorted(recovery.replaced)],
+            "waiting": [str(peer) for peer in sorted(recovery.waiting)],
+            "troubles": {str(peer): reason for peer, reason in sorted(recovery.troubles.items())},
+            "for_ms": self._now_ms - recovery.started_ms,
         }
 
     def _role_state(self, peer: Peer, report: Report) -> str:

@@ -18,6 +18,9 @@ closed at first, and opens when nothing that must come before it can come any mo
     matchers change        the same access point's stream of the former epoch has ended
     access points change   all streams of the former epoch have, as publishers may have come here another way
     exit points change     and all former exit points have handed over what they know (`handover.py`)
+
+Recover: all of this is forgotten. Whatever was not acknowledged comes again, and the connection points know what of it
+they have delivered.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ from cluster.messages import (
     PublisherSettled,
     PublisherStates,
     Received,
+    Recover,
     Result,
     Retire,
     Run,
@@ -65,6 +69,9 @@ from cluster.messages import (
 from cluster.view import View, view_of
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
+
+TOKEN_BITS = 40
+"""A role's incarnations stand above them in its tokens."""
 
 PUBLISHERS_REMEMBERED = 1_000_000
 """Idle publishers whose last sequence is kept, so that a late resend is known; about 200 bytes each."""
@@ -98,7 +105,7 @@ class ExitPoint:
     """The machine."""
 
     def __init__(self, slot: int, incarnation: int, config: Config) -> None:
-        del incarnation, config  # the lanes carry the one, nothing here needs the other
+        del config  # nothing here needs it
         self._peer = Peer(EXIT_POINT, slot)
         self._slot = slot
         self._view: View | None = None
@@ -108,7 +115,8 @@ class ExitPoint:
         self._streams: defaultdict[tuple[int, int], Stream] = defaultdict(Stream)  # by epoch and access point
         self._publishers: OrderedDict[PublisherKey, Publisher] = OrderedDict()
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
-        self._next_token = 1
+        self._next_token = incarnation << TOKEN_BITS  # none of an earlier incarnation comes back
+        self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._acknowledgements: defaultdict[int, list[tuple[int, int, list[tuple[int, str]]]]] = defaultdict(list)
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
@@ -161,6 +169,8 @@ class ExitPoint:
                     self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))
             case Retire(epoch):
                 self._retire(epoch)
+            case Recover():
+                self._recover(view_of(message))
             case Abort(epoch):
                 self._next = self._handover = None
                 if self._view is not None:
@@ -182,6 +192,8 @@ class ExitPoint:
     def _join(self, matcher: Peer, result: Result) -> None:
         assert matcher.layer == MATCHER, f"{self._peer} got a Result from {matcher}"
         key = (result.epoch, result.access_point)
+        if result.epoch < self._recovered:
+            return
         stream = self._streams[key]
         if result.sequence < stream.next:
             return  # released already: a matcher repeats itself
@@ -294,7 +306,7 @@ class ExitPoint:
                         if token is None:
                             token = tokens[at] = self._token(run, pendings[at])
                         pendings[at].waits += 1
-                        out.runs.append((run.publisher, run.time_us, token))
+                        out.runs.append((run.publisher, run.instance, run.time_us, token))
                     out.run.append(len(out.runs) - 1)
                     out.sequence.append(run.first_sequence + place - first)
                     out.payloads.append(payload)
@@ -319,6 +331,8 @@ class ExitPoint:
 
     def _delivered(self, tokens: list[int]) -> None:
         for token in tokens:
+            if token not in self._tokens:
+                continue  # of before a recovery
             key, publisher, pending = self._tokens[token]
             pending.waits -= 1
             if not pending.waits:
@@ -327,6 +341,8 @@ class ExitPoint:
 
     def _settled_before(self, message: PublisherSettled) -> None:
         """Runs that the former exit point of a publisher has released are done."""
+        if message.epoch < self._recovered:
+            return
         key = (message.publisher, message.instance)
         publisher = self._publishers.get(key)
         if publisher is None or not (publisher.pending and publisher.pending[0].former):
@@ -366,7 +382,8 @@ class ExitPoint:
         if publisher.follower is None:
             self._acknowledgements[slot_of(last.client)].append((last.client, last.last, rejected))
             return
-        settled = PublisherSettled(*key, runs, last.client, last.last, rejected)
+        assert self._handover is not None, f"{key} has a follower without a handover"
+        settled = PublisherSettled(self._handover.epoch, *key, runs, last.client, last.last, rejected)
         self._out.append(Send(Peer(EXIT_POINT, publisher.follower), settled))
         if not publisher.pending:
             self._go_on()
@@ -436,6 +453,17 @@ class ExitPoint:
         if self._view is not None and self._slot not in self._view.exit_points:
             self._out.append(Flush())
 
+    def _recover(self, view: View) -> None:
+        """Begin anew with this view."""
+        self._view = view
+        self._recovered = view.epoch
+        self._next = self._handover = None
+        self._said_ended = False
+        for held in (self._streams, self._publishers, self._tokens, self._acknowledgements):
+            held.clear()
+        if self._slot not in view.exit_points:
+            self._out.append(Flush())
+
     def _forget_streams(self) -> None:
         """Only the view's own epoch is left."""
         assert self._view is not None, "streams without a view"
@@ -448,7 +476,7 @@ class ExitPoint:
 class _Outgoing:
     """A Deliver in the making: publications in order, and per client which of them, with its numbers."""
 
-    runs: list[tuple[str, int, int]] = field(default_factory=list)
+    runs: list[tuple[str, int, int, int]] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
     sequence: list[int] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)

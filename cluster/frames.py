@@ -171,7 +171,8 @@ class Refused(Frame, frozen=True, array_like=True, tag=68, gc=False):
 class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
     """Notifications in delivery order, one per publication, as columns.
 
-    runs:      (publisher, time_us) shared by neighbours: microseconds since 1970 when a connection point took it in.
+    runs:      (publisher, instance, time_us) shared by neighbours; instance: as in the publisher's Hello, it tells its
+               lives apart; time_us: microseconds since 1970 when a connection point took it in.
     run:       uint32 per notification, an index into runs.
     sequence:  uint64 per notification, the publisher's number.
     lengths:   uint32 per notification, its bytes in payload.
@@ -179,7 +180,7 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
     numbers:   uint32, the client's own numbers of the subscriptions that match.
     """
 
-    runs: list[tuple[str, int]]
+    runs: list[tuple[str, int, int]]
     run: bytes
     sequence: bytes
     lengths: bytes

@@ -16,11 +16,13 @@ that is not always true, hits are filtered by the owner of their group in the ba
     Switch      from every access point: the former epoch has been answered -> Ended
     Retire      groups that went are swept out, a little at a time; a leaver leaves -> Settled
     Abort       groups that came are swept out             -> Settled
+
+Recover: batches and changes of earlier epochs are void. What others own is swept out, and what connection points that
+have died had opened, unless their followers open it again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +35,7 @@ from cluster.language import decode_normal
 from cluster.matching import Batch as PublicationBatch
 from cluster.matching import BatchLimits, Index
 from cluster.messages import (
+    CONNECTION_POINT,
     COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
@@ -56,6 +59,7 @@ from cluster.messages import (
     Peer,
     Prepare,
     Received,
+    Recover,
     Result,
     Retire,
     Run,
@@ -64,6 +68,7 @@ from cluster.messages import (
     StreamEnd,
     SubscriptionChange,
     Switch,
+    slot_of,
 )
 from cluster.moving import Moving
 from cluster.table import Row, Table
@@ -94,8 +99,9 @@ class Matcher:
         self._moving: Moving | None = None
         self._unswitched: set[int] = set()  # access points of the present view that have not switched to the next
         self._removed: dict[int, int] = {}  # subscription -> the change that removed it, during a view change
-        self._sweep: deque[int] = deque()  # subscriptions that are this matcher's no more
+        self._sweep: dict[int, None] = {}  # subscriptions that are this matcher's no more
         self._sweeping: int | None = None  # the epoch that settles when they are gone
+        self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("publications", "batches", "hits", "matched", "rejected", "changes", "entries_copied", "bytes_copied"), 0
@@ -105,7 +111,7 @@ class Matcher:
         """Take one event; return what to do about it, in order."""
         match event:
             case Received(peer, Batch() as batch):
-                return self._match(peer, batch)
+                return self._match(peer, batch) if batch.epoch >= self._recovered else []
             case Received(peer, message):
                 self._received(peer, message)
             case Drained():
@@ -126,8 +132,9 @@ class Matcher:
     def _received(self, peer: Peer, message: Message) -> None:
         moving = self._moving
         match message:
-            case ApplyChanges():
-                self._apply_changes(peer, message)
+            case ApplyChanges(epoch):
+                if epoch >= self._recovered:
+                    self._apply_changes(peer, message)
             case Install():
                 self._view = view_of(message)
             case Prepare():
@@ -153,6 +160,8 @@ class Matcher:
                 self._retire(epoch)
             case Abort(epoch):
                 self._abort(epoch)
+            case Recover():
+                self._recover(message)
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
 
@@ -193,6 +202,7 @@ class Matcher:
             if self._moving is not None:
                 self._removed[subscription] = change.change
         else:
+            self._sweep.pop(subscription, None)
             client = subscription >> SUBSCRIPTION_BITS
             self.index.add(subscription, decode_normal(change.normal_form), client)
             self.table.put(subscription, Row(change.change, change.normal_form))
@@ -221,7 +231,8 @@ class Matcher:
 
     def _sweep_some(self) -> None:
         for _ in range(min(SWEEP_ENTRIES, len(self._sweep))):
-            subscription = self._sweep.popleft()
+            subscription = next(iter(self._sweep))
+            del self._sweep[subscription]
             if self.table.remove(subscription) is not None:
                 self.index.remove(subscription)
 
@@ -273,8 +284,24 @@ class Matcher:
         self._moving = None
         self._removed.clear()
         for group in foreign:
-            self._sweep.extend(self.table.group(group))
+            self._sweep.update(dict.fromkeys(self.table.group(group)))
         self._sweeping = epoch
+
+    def _recover(self, message: Recover) -> None:
+        """Begin anew with this view and what the table holds that belongs here."""
+        view = self._view = view_of(message)
+        self._recovered = view.epoch
+        self._moving = None
+        self._removed.clear()
+        self._unswitched = set()
+        self._sweeping = None
+        dead = {slot for layer, slot in message.replaced if layer == CONNECTION_POINT}
+        for group, owner in enumerate(view.owners_list):
+            for subscription in self.table.group(group):
+                if owner != self._slot or slot_of(subscription >> SUBSCRIPTION_BITS) in dead:
+                    self._sweep[subscription] = None
+        if self._slot not in view.matchers:
+            self._out.append(Flush())
 
     # Publications ------------------------------------------------------------------------------------------------
 

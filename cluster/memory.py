@@ -18,6 +18,7 @@ class Memory(msgspec.Struct, array_like=True):
     operation:   the number of the wish that is being followed, or was last.
     incarnation: the highest that a process was given.
     leaving:     members of former views that have not left yet.
+    replaced:    (layer, slot) of those that have died since every role last served one view.
     """
 
     epoch: int = 0
@@ -27,6 +28,7 @@ class Memory(msgspec.Struct, array_like=True):
     operation: int = 0
     incarnation: int = 0
     leaving: list[Member] = []
+    replaced: list[tuple[str, int]] = []
 
 
 class Step(msgspec.Struct):

@@ -95,6 +95,11 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int
     time_us: int
 
+    @property
+    def last_sequence(self) -> int:
+        """The last publication's."""
+        return self.first_sequence + self.count - 1
+
 
 class Publications(Message, frozen=True, array_like=True, tag=1, gc=False):
     """CP -> AP. `lengths`: uint32 per publication of all runs in order, its bytes in `payload`."""
@@ -155,7 +160,7 @@ class Result(Message, frozen=True, array_like=True, tag=3, gc=False):
 class Deliver(Message, frozen=True, array_like=True, tag=4, gc=False):
     """EP -> CP: notifications for clients of this connection point, sorted by client, then in delivery order.
 
-    runs:        (publisher, time_us, token); the token comes back in Delivered.
+    runs:        (publisher, instance, time_us, token); the token comes back in Delivered.
     run, sequence, lengths, payload: per publication in this message: index into runs (uint32), the publisher's
                  number (uint64), bytes (uint32).
     sessions:    uint32 per client that gets something; notifications: uint32 per client, how many.
@@ -164,7 +169,7 @@ class Deliver(Message, frozen=True, array_like=True, tag=4, gc=False):
     numbers:     uint32 per hit, the client's number of a subscription that matches.
     """
 
-    runs: list[tuple[str, int, int]]
+    runs: list[tuple[str, int, int, int]]
     run: bytes
     sequence: bytes
     lengths: bytes
@@ -467,6 +472,7 @@ class PublisherStates(Message, frozen=True, array_like=True, tag=54, gc=False):
 class PublisherSettled(Message, frozen=True, array_like=True, tag=55, gc=False):
     """EP -> the EP that follows it: the next `runs` pending ones of this publisher are done; see Acknowledge."""
 
+    epoch: int
     publisher: str
     instance: int
     runs: int
@@ -521,6 +527,56 @@ class Emptied(Message, frozen=True, array_like=True, tag=63, gc=False):
 
 class ClientsMoved(Message, frozen=True, array_like=True, tag=66, gc=False):
     """CP -> C: after MoveClients, some client holds all it needs elsewhere and waits for what is underway here."""
+
+
+# Recovery ---------------------------------------------------------------------------------------------------
+#
+# A role has died, and another incarnation of its slot has joined. What was underway anywhere is given up and sent again
+# by those who hold it for good: connection points hold their publishers' unacknowledged runs, their sessions'
+# subscriptions, and what they have delivered last of each publisher, so that what comes twice is known.
+#
+#     C -> all       Gone         of each that has died: let go of its lane
+#     C -> all       Recover      the view with the new incarnations; what belongs to earlier epochs is
+#                                 forgotten, lanes are made                                              -> Installed
+#     C -> CPs       Rebuild      the subscriptions that new matchers must hold are sent again           -> Rebuilt
+#     C -> CPs       Resume       unacknowledged publications are sent again; everything goes on
+
+
+class Recover(Message, frozen=True, array_like=True, tag=70, gc=False):
+    """C -> every role: serve this view; nothing of an earlier epoch is finished any more.
+
+    replaced: (layer, slot) of those that have died since every role last served one view.
+    """
+
+    epoch: int
+    members: list[Member]
+    owners: bytes
+    replaced: list[tuple[str, int]]
+
+
+class Rebuild(Message, frozen=True, array_like=True, tag=71, gc=False):
+    """C -> CP, once all serve the epoch. replaced: as in Recover."""
+
+    epoch: int
+    replaced: list[tuple[str, int]]
+
+
+class Rebuilt(Message, frozen=True, array_like=True, tag=72, gc=False):
+    """CP -> C: the matchers hold every subscription of the sessions here."""
+
+    epoch: int
+
+
+class Renew(Message, frozen=True, array_like=True, tag=73, gc=False):
+    """CP -> AP, in band: after Recover, what was sent before this on this lane is void and will be sent again."""
+
+    epoch: int
+
+
+class Resume(Message, frozen=True, array_like=True, tag=74, gc=False):
+    """C -> CP: the recovery is over; send again what is not acknowledged, and go on."""
+
+    epoch: int
 
 
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
@@ -584,6 +640,11 @@ AnyMessage = (
     | MoveClients
     | Emptied
     | ClientsMoved
+    | Recover
+    | Rebuild
+    | Rebuilt
+    | Renew
+    | Resume
     | Request
     | Answer
 )
@@ -657,6 +718,14 @@ class Flushed(NamedTuple):
     """The answer to Flush: every peer has handled what was sent to it before."""
 
 
+class Died(NamedTuple):
+    """The process of a slice is no more, as those who run it know for certain, and why."""
+
+    peer: Peer
+    incarnation: int
+    reason: str
+
+
 class SpawnFailed(NamedTuple):
     """A slice could not be started, and why."""
 
@@ -670,6 +739,7 @@ Event = (
     | LaneUp
     | LaneDown
     | Flushed
+    | Died
     | SpawnFailed
     | ClientConnected
     | ClientBytes

@@ -32,7 +32,7 @@ class Chunk:
     It owns its bytes: a slow client keeps no stranger's payload alive.
     """
 
-    runs: list[tuple[str, int]]
+    runs: list[tuple[str, int, int]]
     run: bytes
     sequence: bytes
     lengths: bytes
@@ -146,11 +146,16 @@ class Outbox:
         self._pushed_bytes += chunk.size
         self.queued += len(chunk)
         self._bytes += chunk.size
-        position = Position(self._pushed, self._pushed_bytes)
+        position = self.end
         self._queue.append((position, chunk))
         if self._any_droppable and self._over():
             self._trim()
         return position
+
+    @property
+    def end(self) -> Position:
+        """The position behind everything that was pushed so far."""
+        return Position(self._pushed, self._pushed_bytes)
 
     def _over(self) -> bool:
         return self.queued > self._queue_messages or self._bytes > self._queue_bytes

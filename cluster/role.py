@@ -6,6 +6,7 @@ Prepare                       ->  the same for the next view, and lanes within t
                                   when all are up, Prepared
 Tick                          ->  Heartbeat with the machine's counters
 Gone                          ->  the lane to that one is let go of
+Recover                       ->  as Install, for a view in which members have got another incarnation
 Flushed                       ->  Left: the machine had nothing more to do, and all it sent is delivered
 """
 
@@ -41,6 +42,7 @@ from cluster.messages import (
     Prepare,
     Prepared,
     Received,
+    Recover,
     Retire,
     Send,
     Tick,
@@ -94,6 +96,7 @@ class Role:
         self._view: View | None = None
         self._next: View | None = None
         self._up: set[Peer] = set()
+        self._dialled: dict[Peer, int] = {}  # the incarnation
         self._missing: set[Peer] = set()
         self._answer: Installed | Prepared | None = None  # once no lane is missing
         self._joined = False
@@ -119,8 +122,9 @@ class Role:
                     return [*out, *self._answer_if_up()]
             case LaneDown(peer):
                 self._up.discard(peer)
-            case Received(_, Install() as install):
+            case Received(_, Install() | Recover() as install):
                 self._view = view_of(install)
+                self._next = None
                 return [*out, *self._connect(self._downstream(self._view), {}, Installed(install.epoch))]
             case Received(_, Prepare() as prepare):
                 assert self._view is not None, "a second view before a first"
@@ -164,8 +168,12 @@ class Role:
         """Have the lanes made that are missing; within a layer the lower slot dials."""
         self._answer = answer
         self._missing = {member.peer for member in dialled} | set(within)
-        self._missing -= self._up
         dialled = [*dialled, *(member for peer, member in within.items() if peer > self.peer)]
+        for member in dialled:
+            if self._dialled.get(member.peer, member.incarnation) != member.incarnation:
+                self._up.discard(member.peer)  # that was another one
+            self._dialled[member.peer] = member.incarnation
+        self._missing -= self._up
         return [*(Connect(member) for member in dialled if member.peer in self._missing), *self._answer_if_up()]
 
     def _answer_if_up(self) -> list[Instruction]:

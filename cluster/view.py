@@ -23,6 +23,7 @@ from cluster.messages import (
     Member,
     Peer,
     Prepare,
+    Recover,
 )
 
 KEY_GROUPS = 4096
@@ -124,7 +125,7 @@ class View:
         return Install(self.epoch, list(self.members), self.owners)
 
 
-def view_of(message: Install | Prepare) -> View:
+def view_of(message: Install | Prepare | Recover) -> View:
     """Return the view that a message carries."""
     return View(Epoch(message.epoch), tuple(message.members), message.owners)
 

@@ -10,6 +10,9 @@ Three ways through, the fastest that is right:
     many     the numbers of a notification are looked up as bytes, so equal sets of matches are decoded once
     wide     the client-wide stream is open and takes everything in place of the others
 
+Once: after a fault a publication may come a second time, on the same connection or the next one. Each publisher's come
+in order, so what is at or below the last sequence that came of it is a double; it is left out and counts as consumed.
+
 After a reconnect the broker counts afresh: what still lies in the inboxes belongs to no credit. To stay bounded
 under a flapping connection, a connection that begins with more than a window lying here asks for that much less.
 """
@@ -22,8 +25,14 @@ from collections import Counter, deque
 from cluster.client.notification import Notification, decode_numbers
 from cluster.errors import CodecError
 from cluster.frames import Dropped, Notify
+from cluster.watermarks import Watermarks
 
 _KEYS_KEPT = 4096
+_PUBLISHERS_KEPT = 100_000
+"""Whose last sequence is remembered; about 200 bytes each."""
+
+Run = tuple[str, int, int]
+"""(publisher, instance, microseconds since 1970) of a notification."""
 
 
 class Inbox:
@@ -60,6 +69,9 @@ class Delivery:
         """A report is due when `taken` gets here."""
         self.dropped: Counter[str] = Counter()
         """Distinct notifications that the broker dropped, by reason."""
+        self.doubles = 0
+        """Notifications that came again after a fault and were left out."""
+        self.watermarks = Watermarks(_PUBLISHERS_KEPT)
         self.wide: Inbox | None = None
         self._inboxes: dict[int, Inbox] = {}
         self._stray: set[int] = set()
@@ -197,6 +209,12 @@ class Delivery:
         of_run, sequences, lengths, matches = columns_of(frame)
         payload, numbers = frame.payload, frame.numbers
         self.received += len(of_run)
+        doubles = self.watermarks.take(of_run, sequences)
+        if doubles:
+            self.pass_over(len(doubles))
+            of_run, sequences, lengths, matches, numbers, payload = _without(
+                doubles, of_run, sequences, lengths, matches, numbers, payload
+            )
         if self._stale:
             self._derive()
         if self._alone is not None:
@@ -205,7 +223,7 @@ class Delivery:
 
     def _notify_alone(
         self,
-        of_run: list[tuple[str, int]],
+        of_run: list[Run],
         sequences: tuple[int, ...],
         lengths: tuple[int, ...],
         matches: tuple[int, ...],
@@ -234,7 +252,7 @@ class Delivery:
 
     def _notify_many(
         self,
-        of_run: list[tuple[str, int]],
+        of_run: list[Run],
         sequences: tuple[int, ...],
         lengths: tuple[int, ...],
         matches: tuple[int, ...],
@@ -263,9 +281,7 @@ class Delivery:
             first = last
         return touched
 
-    def deliver(
-        self, run: tuple[str, int], sequence: int, payload: bytes, numbers: bytes, *, counted: bool
-    ) -> set[Inbox]:
+    def deliver(self, run: Run, sequence: int, payload: bytes, numbers: bytes, *, counted: bool) -> set[Inbox]:
         """Put one notification into its inboxes; return them. counted: it came on the present connection's credit."""
         if self._stale:
             self._derive()
@@ -279,9 +295,10 @@ class Delivery:
             inbox.queue.append(notification)
         return set(chosen)
 
-    def pass_over(self) -> None:
-        """A notification of the present connection is not delivered: it counts as consumed."""
-        self.taken += 1
+    def pass_over(self, count: int = 1) -> None:
+        """Notifications of the present connection came again and are not delivered: they count as consumed."""
+        self.taken += count
+        self.doubles += count
 
     def hold(self, count: int) -> None:
         """So many came on the present connection and are delivered later, or passed over."""
@@ -297,9 +314,39 @@ class Delivery:
         return known
 
 
+def _without(
+    doubles: set[int],
+    of_run: list[Run],
+    sequences: tuple[int, ...],
+    lengths: tuple[int, ...],
+    matches: tuple[int, ...],
+    numbers: bytes,
+    payload: bytes,
+) -> tuple[list[Run], tuple[int, ...], tuple[int, ...], tuple[int, ...], bytes, bytes]:
+    """Return the columns without these places."""
+    kept = [place for place in range(len(of_run)) if place not in doubles]
+    payloads = []
+    ids = []
+    at = first = 0
+    for place, (length, match) in enumerate(zip(lengths, matches, strict=True)):
+        if place not in doubles:
+            payloads.append(payload[at : at + length])
+            ids.append(numbers[first : first + 4 * match])
+        at += length
+        first += 4 * match
+    return (
+        [of_run[place] for place in kept],
+        tuple(sequences[place] for place in kept),
+        tuple(lengths[place] for place in kept),
+        tuple(matches[place] for place in kept),
+        b"".join(ids),
+        b"".join(payloads),
+    )
+
+
 def columns_of(
     frame: Notify,
-) -> tuple[list[tuple[str, int]], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+) -> tuple[list[Run], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return per notification its run, sequence, number of bytes, and how many subscriptions match it.
 
     Raises: CodecError where the columns do not fit each other.

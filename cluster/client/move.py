@@ -13,8 +13,7 @@ both sessions have the same ones.
                only a change that was under way when the move began makes the two differ, and what is matched while a
                change is under way may come or not, but not out of order
 
-A notification is the same if publisher, sequence and the time when it was taken in are. Both sets stay small, as the
-second copy clears the first; what is held is within the new connection's credit.
+A notification is the same if publisher, instance and sequence are. What is held is within the new connection's credit.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cluster.client.delivery import Delivery, Inbox, columns_of
+from cluster.client.delivery import Delivery, Inbox, Run, columns_of
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.errors import CodecError
 from cluster.frames import Bye, Consumed, Dropped, Goodbye, Moved, Notify, Ping, Pong
 
-Key = tuple[tuple[str, int], int]
-"""(publisher, time taken in), sequence."""
+Key = tuple[str, int, int]
+"""(publisher, instance, sequence)."""
 
 
 class One(NamedTuple):
@@ -37,11 +36,16 @@ class One(NamedTuple):
     counted: it is on the present connection's credit.
     """
 
-    run: tuple[str, int]
+    run: Run
     sequence: int
     payload: bytes
     numbers: bytes
     counted: bool = True
+
+    @property
+    def key(self) -> Key:
+        """What names the publication."""
+        return (*self.run[:2], self.sequence)
 
 
 class FormerSession:
@@ -50,9 +54,7 @@ class FormerSession:
     def __init__(self, reader: FrameReader, delivery: Delivery) -> None:
         self._reader = reader
         self._delivery = delivery
-        self._seen: set[Key] = set()
         self._held: dict[Key, One] = {}
-        self._last: dict[str, tuple[int, int]] = {}  # publisher -> time and sequence of the last one delivered
         self._arrived = delivery.received
         self.over = False
         self._output: list[bytes] = []
@@ -99,14 +101,10 @@ class FormerSession:
         touched: set[Inbox] = set()
         for one in split(frame):
             self._arrived += 1
-            key = (one.run, one.sequence)
-            touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=False)
-            publisher, time_us = one.run
-            self._last[publisher] = (time_us, one.sequence)
-            other = self._held.pop(key, None)
-            if other is None:
-                self._seen.add(key)
-            elif other.counted:
+            if self._delivery.watermarks.raise_to(one.run[:2], one.sequence):
+                touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=False)
+            other = self._held.pop(one.key, None)
+            if other is not None and other.counted:
                 self._delivery.pass_over()
         # The application's pace is the new connection's business; what comes here is bounded by what is underway.
         self._output.append(encode_frame(Consumed(self._arrived)))
@@ -117,12 +115,10 @@ class FormerSession:
     def hold(self, frame: Notify) -> None:
         """Take a frame of the new connection."""
         for one in split(frame):
-            key = (one.run, one.sequence)
-            if key in self._seen:
-                self._seen.discard(key)
+            if one.sequence <= self._delivery.watermarks.upto(one.run[:2]):
                 self._delivery.pass_over()
             else:
-                self._held[key] = one
+                self._held[one.key] = one
 
     def end(self) -> set[Inbox]:
         """The former connection is at its end: deliver what is held; return the inboxes that got something."""
@@ -130,18 +126,12 @@ class FormerSession:
         touched: set[Inbox] = set()
         held, self._held = self._held, {}
         for one in held.values():
-            if self._outdated(one):
+            if not self._delivery.watermarks.raise_to(one.run[:2], one.sequence):
                 if one.counted:
                     self._delivery.pass_over()
                 continue
             touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=one.counted)
         return touched
-
-    def _outdated(self, one: One) -> bool:
-        publisher, time_us = one.run
-        last_us, last = self._last.get(publisher, (0, 0))
-        # A later life of the publisher counts from 1 again, at a later time.
-        return one.sequence < last and time_us <= last_us
 
     def disconnected(self) -> None:
         """The new connection is lost: what it has brought nobody brings again, but it is on no credit any more."""

@@ -18,8 +18,8 @@ class Notification(msgspec.Struct, gc=False, eq=False, weakref=False):
     The streams of all matching subscriptions are given this same object. Nothing is decoded before it is asked for.
     """
 
-    _run: tuple[str, int]
-    """(publisher, microseconds since 1970)."""
+    _run: tuple[str, int, int]
+    """(publisher, instance, microseconds since 1970)."""
     sequence: int
     """The publisher's own number of the publication; rises within one publisher and life of its client."""
     _payload: bytes
@@ -48,7 +48,12 @@ class Notification(msgspec.Struct, gc=False, eq=False, weakref=False):
     @property
     def time(self) -> float:
         """When a connection point took the publication in: seconds since 1970-01-01 UTC, to the microsecond."""
-        return self._run[1] / 1e6
+        return self._run[2] / 1e6
+
+    @property
+    def instance(self) -> int:
+        """Tells apart the lives of a publisher; (publisher, instance, sequence) names a publication for good."""
+        return self._run[1]
 
     @property
     def subscription_ids(self) -> tuple[int, ...]:

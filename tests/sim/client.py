@@ -138,6 +138,8 @@ class Client:
         self._consumed = 0
         self._reader = FrameReader(1 << 26)
         self.seen: set[int] = set()  # ids of all sessions
+        self.doubles = 0  # notifications that came again after a death, and were left out
+        self._upto: dict[Client, int] = {}  # publisher -> last sequence, of all sessions
         self._last: dict[Client, int] = {}  # publisher -> last sequence, of this session
 
     # Connections -------------------------------------------------------------------------------------------------
@@ -354,6 +356,10 @@ class Client:
     def acknowledged_hook(self, publication: Publication) -> None:
         """Replaced by the world: what must hold at this moment."""
 
+    def doubles_may_come(self) -> bool:
+        """Replaced by the world: whether something has died."""
+        return False
+
     def resolve(self, publisher: str, packed: bytes) -> Publication:
         """Replaced by the world: the publication with these bytes."""
         raise NotImplementedError
@@ -400,11 +406,17 @@ class Client:
                 f"{self.name} is notified of #{publication.number} = {publication.publisher.name} {sequence} for {own}"
             )
             require(publication.sequence == sequence, f"{self.name}: #{publication.number} came under {sequence}")
-            require(publication.number not in self.seen, f"{self.name}: #{publication.number} came twice")
-            self.seen.add(publication.number)
+            instance = frame.runs[run][1]
+            require(instance == publication.publisher.instance, f"{self.name}: #{publication.number} of {instance}")
             last = self._last.get(publication.publisher, 0)
             require(last < sequence, f"{self.name}: {publication.publisher.name}'s {sequence} came after {last}")
             self._last[publication.publisher] = sequence
+            if sequence <= self._upto.get(publication.publisher, 0) and self.doubles_may_come():
+                self.doubles += 1  # as the SDK does
+                continue
+            self._upto[publication.publisher] = sequence
+            require(publication.number not in self.seen, f"{self.name}: #{publication.number} came twice")
+            self.seen.add(publication.number)
             require(0 < len(own) == len(set(own)), f"{self.name}: #{publication.number} for {own}")
             for number in own:
                 history = session.histories.get(number)

@@ -37,7 +37,7 @@ class Plan:
 
     trouble: how often something breaks. scaling: how often another view is wished for, 0 for never.
     wished: the layers that wishes are about. crashes: how often the coordinator dies, where there is trouble.
-    fatal: a member dies during a view change, and the run is judged there, as nobody brings it back yet.
+    deaths: how often a role's process dies, where there is trouble. midst: only during view changes.
     """
 
     config: Config
@@ -48,7 +48,8 @@ class Plan:
     scaling: float
     wished: tuple[str, ...]
     crashes: float
-    fatal: bool
+    deaths: float
+    midst: bool
     receive_windows: tuple[int, ...]
 
 
@@ -93,7 +94,8 @@ def draw_plan(rng: random.Random) -> Plan:
         scaling=rng.choice((0.0, 0.3, 1.0, 1.0)),
         wished=tuple(PLURALS),
         crashes=1.0,
-        fatal=False,
+        deaths=rng.choice((0.0, 0.5, 2.0)),
+        midst=False,
         receive_windows=rng.choice(((1,), (4, 16), (1024,), (1, 4, 1024))),
     )
 
@@ -105,7 +107,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "exit_points": {"scaling": 1.0, "wished": ("exit_points",), "crashes": 0.0},
     "access_points": {"scaling": 1.0, "wished": ("access_points",), "crashes": 0.0},
     "connection_points": {"scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0},
-    "member_crash": {"scaling": 1.0, "crashes": 0.0, "fatal": True},
+    "member_crash": {"scaling": 1.0, "crashes": 0.0, "deaths": 4.0, "midst": True, "trouble": 1.0},
+    "crash": {"scaling": 0.0, "crashes": 0.0, "deaths": 6.0, "trouble": 1.0},
+    "crash_all": {"scaling": 0.3, "crashes": 2.0, "deaths": 4.0, "trouble": 1.0},
     "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0},
 }
 """What a run is about; the rest is drawn as for `mixed`."""

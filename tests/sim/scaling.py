@@ -16,6 +16,7 @@ from cluster.matcher import Matcher
 from cluster.messages import (
     COORDINATOR_PEER,
     Answer,
+    Died,
     Instruction,
     Peer,
     Request,
@@ -54,8 +55,8 @@ class Scaling:
         self.wishes = 0
         self.restarts = 0
         self.troubled = False  # an operation did not simply go from rest to its end
-        self.dead: Peer | None = None
-        self._decided_before = False  # when it died
+        self.deaths = 0
+        self.news: list[tuple[Peer, int]] = []  # deaths that the coordinator will be told of
         self._crash_armed = False
         world.assembly.starter = self._start
         world.assembly.stopper = self._stop
@@ -82,6 +83,10 @@ class Scaling:
         assembly = self._world.assembly
         if assembly.incarnations.get(peer) != incarnation:
             return
+        view = assembly.coordinator._view
+        if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
+            self.deaths += 1  # held for dead, wrongly
+            self.troubled = True
         self._world.note(f"{peer} is stopped")
         self._count(peer)
         assembly.stop(peer, incarnation)
@@ -173,19 +178,34 @@ class Scaling:
         self._world.role_stopped(peer)
 
     def crash_member(self) -> None:
-        """A role of the present view dies in the middle of a view change."""
+        """A role of the present view dies; the coordinator is told, or finds out by itself."""
         assembly = self._world.assembly
-        transition = assembly.coordinator._transition
-        if transition is None or transition.over or assembly.coordinator.state is not State.SERVING:
+        coordinator = assembly.coordinator
+        transition = coordinator._transition
+        if self._world.plan.midst and (transition is None or transition.over):
             return
-        peer = self._rng.choice([member.peer for member in transition.before.members])
-        if peer not in assembly.roles:
+        view = coordinator._view
+        if view is None or coordinator.state is State.GATHERING:
             return
-        self._decided_before = transition.decided
-        self.dead = peer
-        self._world.note(f"{peer} dies while the change to {transition.epoch} is at {transition.phase.name}")
+        alive = [member.peer for member in view.members if member.peer in assembly.roles]
+        if not alive:
+            return
+        peer = self._rng.choice(alive)
+        phase = "nothing" if transition is None else f"the change to {transition.epoch} at {transition.phase.name}"
+        self._world.note(f"{peer} dies during {phase}")
+        self.deaths += 1
+        self.troubled = True
+        if self._rng.random() < 0.7:
+            self.news.append((peer, assembly.incarnations[peer]))
+        self._count(peer)
+        assembly.crash(peer, lambda count: self._rng.randint(0, count))
         self._world.role_stopped(peer)
-        assembly.crash(peer)
+
+    def told(self, place: int) -> None:
+        """The coordinator hears of a death."""
+        peer, incarnation = self.news.pop(place)
+        self._world.note(f"the coordinator is told that {peer} has died")
+        self._world.assembly.feed(COORDINATOR_PEER, Died(peer, incarnation, "killed"))
 
     # What must hold ----------------------------------------------------------------------------------------------
 
@@ -202,32 +222,6 @@ class Scaling:
                     )
 
     @property
-    def resolved(self) -> bool:
-        """Whether, with a member dead, the view change is given up, or decided and as far as it can go."""
-        coordinator = self._world.assembly.coordinator
-        transition = coordinator._transition
-        return transition is None or transition.decided
-
-    def check_resolved(self) -> None:
-        """What was not decided when a member died leaves no trace; what was decided stays decided."""
-        assembly = self._world.assembly
-        coordinator = assembly.coordinator
-        view = coordinator._view
-        assert view is not None, "no view"
-        memory, _ = assembly.disk.read()
-        assert memory is not None and memory.view is not None, "no memory"  # noqa: PT018
-        require(memory.view.epoch == view.epoch, f"on disk is view {memory.view.epoch}, in force {view.epoch}")
-        if coordinator._transition is not None:
-            require(coordinator._transition.decided, "a view change that is not decided goes on without a member")
-            return
-        for peer, role in assembly.roles.items():
-            machine = role.machine
-            if isinstance(machine, Matcher):
-                self._check_matcher(peer, machine, machine._view or view)
-            elif isinstance(machine, AccessPoint | ExitPoint):
-                require(machine._next is None, f"{peer} keeps something of a view change that was given up")
-
-    @property
     def at_rest(self) -> bool:
         """Whether the cluster is what it is wanted to be."""
         coordinator = self._world.assembly.coordinator
@@ -235,6 +229,8 @@ class Scaling:
         return (
             coordinator.state is State.SERVING
             and coordinator._transition is None
+            and coordinator._recovery is None
+            and not self.news
             and not coordinator._memory.leaving
             and not self.starting
             and (operation is None or operation.state != "running")

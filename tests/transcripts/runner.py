@@ -308,7 +308,7 @@ class Player:
         for session, count in zip(unpack("I", message.sessions), unpack("I", message.notifications), strict=True):
             for _ in range(count):
                 publication, match = next(publications), next(matches)
-                publisher, _, token = message.runs[runs[publication]]
+                publisher, _, _, token = message.runs[runs[publication]]
                 rows.append(
                     f"{publisher} {sequences[publication]} (token {token}) for #{session & 0xFFFFF} "
                     f"{numbers[at : at + match]}"

@@ -290,7 +290,7 @@ def notify_frame(
     payloads = [encode(attributes) for attributes, _ in notifications]
     numbers = [number for _, matching in notifications for number in matching]
     return frames.Notify(
-        [(publisher, time_us)],
+        [(publisher, 1, time_us)],
         bytes(4 * count),
         struct.pack(f"<{count}Q", *range(first, first + count)),
         struct.pack(f"<{count}I", *map(len, payloads)),

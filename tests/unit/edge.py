@@ -97,7 +97,7 @@ def deliver(*rows: tuple[int, int, list[tuple[int, list[int]]]], payload: bytes 
     sessions = sorted({session for session, _, _ in entries})
     u32 = lambda values: np.array(values, U32).tobytes()  # noqa: E731
     return Deliver(
-        [("publisher", NOW_US, token) for token, _, _ in rows],
+        [("publisher", 5, NOW_US, token) for token, _, _ in rows],
         u32(range(len(rows))),
         np.array([sequence for _, sequence, _ in rows], U64).tobytes(),
         u32([len(payload)] * len(rows)),

@@ -156,7 +156,7 @@ async def sent_away() -> None:
 def notify(*entries: tuple[int, tuple[int, ...]], publisher: str = "p") -> Notify:
     """Return a frame: (sequence, numbers that match) each."""
     return Notify(
-        [(publisher, 7)],
+        [(publisher, 1, 7)],
         u32(*[0] * len(entries)),
         u64(*(sequence for sequence, _ in entries)),
         u32(*[1] * len(entries)),

@@ -45,7 +45,7 @@ def test_a_notification_says_whose_when_and_for_which_subscriptions() -> None:
     edge.drain()
     (notify,) = edge.heard(connection)
     assert notify == frames.Notify(
-        [("publisher", NOW_US), ("publisher", NOW_US)],
+        [("publisher", 5, NOW_US), ("publisher", 5, NOW_US)],
         struct.pack("<2I", 0, 1),
         struct.pack("<2Q", 9, 10),
         struct.pack("<2I", 3, 3),
@@ -304,7 +304,7 @@ def test_a_frame_names_only_the_runs_of_its_notifications() -> None:
         edge.drain()
         (notify,) = edge.heard(connection)
         assert isinstance(notify, frames.Notify)
-        assert (notify.runs, notify.run) == ([("publisher", NOW_US)], bytes(4))
+        assert (notify.runs, notify.run) == ([("publisher", 5, NOW_US)], bytes(4))
         edge.say(connection, frames.Consumed(count))
 
 

@@ -117,7 +117,7 @@ class Bench:
             (peer.slot, token)
             for peer, message in self.sent
             if isinstance(message, Deliver)
-            for _, _, token in message.runs
+            for _, _, _, token in message.runs
         ]
 
     def acknowledged(self) -> list[tuple[int, int, list[tuple[int, str]]]]:

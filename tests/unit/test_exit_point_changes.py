@@ -92,7 +92,7 @@ class Bench:
         for one in out:
             if isinstance(one, Send) and isinstance(one.message, Deliver):
                 self.delivered += [(row[1], row[2]) for row in rows_of(one.message)]
-                self.tokens += [token for _, _, token in one.message.runs]
+                self.tokens += [token for _, _, _, token in one.message.runs]
             else:
                 rest.append(one)
         return rest
@@ -361,7 +361,7 @@ def test_acknowledgements_keep_their_order_across_a_handover() -> None:
     follower.states(1, last=True)
     follower.join(2, 0, 1, run("a", 8), found={})
     assert follower.acknowledged() == [], "two runs that the former one has released are not done"
-    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled("a", 1, 1, client, 6, []))
+    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled(2, "a", 1, 1, client, 6, []))
     assert follower.acknowledged() == [(client, 6)]
     follower.tell(Peer(EXIT_POINT, 0), PublisherSettled("a", 1, 1, client, 7, [(7, "bad")]))
     assert follower.acknowledged() == [(client, 8)]
