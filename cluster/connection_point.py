@@ -152,7 +152,7 @@ class Connection:
 
     bodies:    frames that have come and wait for the client's turn; not empty if and only if it is `_behind`.
     allowance: microseconds left of this round; below 0 where one frame cost more, to be made up for.
-    waits:     the next frame is a change, and too many are under way.
+    waits:     the next frame is a change, and too many are under way; or it has to wait for the end of a recovery.
     full_ms:   since when the client has not read what was written; None while it reads.
     paused:    its socket is not read.
     ended:     the socket is gone; what had come before is still handled.
@@ -262,7 +262,7 @@ class ConnectionPoint:
         self._changes: dict[int, Change] = {}
         self._change_bytes = 0
         self._recovering = False  # from Recover to Resume: nothing is sent to access points but what Rebuild asks for
-        self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []  # changes that wait for Resume
+        self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []  # of clients that have gone since then
         self._rebuilding: Rebuilding | None = None
         self._watermarks = Watermarks(PUBLISHERS_REMEMBERED)  # of what was delivered here
         self._gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
@@ -437,7 +437,7 @@ class ConnectionPoint:
         try:
             while bodies and connection.allowance > 0 and connection.full_ms is None and not connection.waits:
                 frame = decode_client_frame(bodies[0])
-                if isinstance(frame, frames.Subscribe | frames.Unsubscribe) and self._changes_full():
+                if self._must_wait(frame):
                     connection.waits = True
                     break
                 bodies.popleft()
@@ -472,9 +472,9 @@ class ConnectionPoint:
                 self._spent[number] = connection
         if not self._behind:
             return
-        changes_full = self._changes_full()
+        may_go_on = not self._recovering and not self._changes_full()
         for number, connection in list(self._behind.items()):
-            connection.waits = connection.waits and changes_full
+            connection.waits = connection.waits and not may_go_on
             if number in self._behind:
                 # Whoever is stopped by what those before it did comes before them the next time.
                 if connection.allowance > 0 and not connection.waits:
@@ -482,6 +482,11 @@ class ConnectionPoint:
                 self._work(connection)
         if any(connection.full_ms is None and not connection.waits for connection in self._behind.values()):
             self._out.append(Again())
+
+    def _must_wait(self, frame: frames.ClientFrame) -> bool:
+        if isinstance(frame, frames.Subscribe | frames.Unsubscribe):
+            return self._recovering or self._changes_full()
+        return self._recovering and isinstance(frame, frames.Publish)
 
     def _changes_full(self) -> bool:
         return len(self._changes) >= CHANGES_UNDERWAY or self._change_bytes >= CHANGE_BYTES_UNDERWAY
@@ -635,8 +640,7 @@ class ConnectionPoint:
         session.flight_bytes += size
         self._pool_bytes += size
         self.counters["accepted"] += count
-        if not self._recovering:
-            self._gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
+        self._gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
 
     def _send_gathered(self, access_point: Peer) -> None:
         gathered = self._gathered.pop(access_point, None)

@@ -231,6 +231,10 @@ class Scaling:
             and coordinator._transition is None
             and coordinator._recovery is None
             and not self.news
+            and all(
+                self._world.assembly.incarnations.get(member.peer) == member.incarnation
+                for member in (coordinator._view.members if coordinator._view is not None else ())
+            )
             and not coordinator._memory.leaving
             and not self.starting
             and (operation is None or operation.state != "running")
