@@ -101,7 +101,7 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
     started = time.perf_counter()
     with Oracle(source, [interest.filter for interest in interests], min(4, os.cpu_count() or 1)) as oracle:
         show("starting the cluster (on its first start a machine compiles the matching index)")
-        async with launch(config) as broker:
+        async with launch(config, fresh=True) as broker:
             signals.arm()
             show(
                 f"up in {time.perf_counter() - started:.1f} s: {_layers(config)}; "

@@ -46,8 +46,11 @@ class Broker:
 
 
 @contextlib.asynccontextmanager
-async def launch(config: Config) -> AsyncIterator[Broker]:
+async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker]:
     """Start Ray (or join the one configured) and all roles; leaving the context stops them.
+
+    An earlier cluster with the same data directory is gone on with: its view, with the sizes that it had last.
+    fresh: what it has left is thrown away.
 
     Raises: KittiwakeError when a role cannot be started, with the reason; what had started is stopped again.
     """
@@ -68,7 +71,7 @@ async def launch(config: Config) -> AsyncIterator[Broker]:
         if own:
             await compile_matching()
         try:
-            broker = await asyncio.wait_for(_start(ray, config, own, actors), config.ray.start_timeout_s)
+            broker = await asyncio.wait_for(_start(ray, config, own, actors, fresh), config.ray.start_timeout_s)
         except TimeoutError as error:
             raise KittiwakeError(f"the cluster was not up within {config.ray.start_timeout_s} s") from error
         yield broker
@@ -129,7 +132,7 @@ def _init_ray(ray: Any, config: Config, own: bool) -> None:
         token.chmod(0o600)  # some versions of Ray leave it readable by others
 
 
-async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Broker:
+async def _start(ray: Any, config: Config, own: bool, actors: list[Any], fresh: bool) -> Broker:
     from actors.roles import CoordinatorActor, actor_options
 
     secret = secrets.token_bytes(32)
@@ -139,7 +142,7 @@ async def _start(ray: Any, config: Config, own: bool, actors: list[Any]) -> Brok
         arguments = (msgspec.json.encode(config), secret, host, own)
         coordinator = ray.remote(CoordinatorActor).options(**options).remote(*arguments)
         actors.append(coordinator)
-        address = await coordinator.start.remote()
+        address = await coordinator.start.remote(fresh)
         while (status := await coordinator.status.remote())["state"] != "serving":
             if failures := await coordinator.failures.remote():
                 raise KittiwakeError(f"a role did not start: {failures[0]}")

@@ -88,51 +88,55 @@ class CoordinatorActor:
         if is_again:
             context.current_actor.resume.remote()  # taken up when this has returned
 
-    async def start(self) -> tuple[str, int]:
+    async def start(self, fresh: bool) -> tuple[str, int]:
         """Open the lane port and have the roles started; return the port's address.
 
-        What an earlier cluster has left in the data directory is thrown away.
+        fresh: what an earlier cluster has left in the data directory is thrown away; else its view and sizes come back.
         """
-        return await self._begin(fresh=True)
+        return await self._begin(fresh=fresh, running_on=False)
 
     async def resume(self) -> None:
         """Go on from what an earlier life has left on disk, at the same port."""
         try:
-            await self._begin(fresh=False)
+            await self._begin(fresh=False, running_on=True)
         except Exception as error:
             log.error("the coordinator cannot go on", exc_info=error)
             await asyncio.sleep(RESUME_S)  # then Ray lets it try again
             _leave(error)
 
-    async def _begin(self, *, fresh: bool) -> tuple[str, int]:
+    async def _begin(self, *, fresh: bool, running_on: bool) -> tuple[str, int]:
         _prepare_process()
         settings = config_from(msgspec.json.decode(self._config))
         store = Store(store_path(settings.directory), fresh=fresh)
         life, port = store.last_life()
-        self._machine = Coordinator(settings, *store.read())
+        self._machine = Coordinator(settings, *store.read(), cold=not running_on)
 
         def make(name: str) -> Any:
             return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote()
 
         def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
-            async def start(actor: Any, peer: Peer, incarnation: int) -> None:
-                arguments = (peer.layer, peer.slot, incarnation, self._config, self._secret, address, self._host)
-                await actor.start.remote(*arguments)
+            async def start(actor: Any, peer: Peer, incarnation: int, client_address: str) -> None:
+                identity = (peer.layer, peer.slot, incarnation)
+                arguments = (self._config, self._secret, address, self._host, client_address)
+                await actor.start.remote(*identity, *arguments)
 
             store.begin_life(life + 1, address[1])
-            return RaySupervisor(shell, store, make, start)
+            return RaySupervisor(shell, store, make, start, address[0])
 
         self._shell, address = await start_coordinator(
             self._machine,
             self._secret,
             host=self._host or _node_address(),
-            port=port,
+            port=port if running_on else 0,
             incarnation=life + 1,
             supervisor=supervisor,
             failed=_leave,
         )
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor
+        if running_on:
+            for peer, incarnation in self._machine.processes():
+                self._supervisor.watch(peer, incarnation)
         return address
 
     async def status(self) -> dict[str, Any]:
@@ -156,7 +160,9 @@ class CoordinatorActor:
 class RoleActor:
     """The process of a slice of any layer."""
 
-    _shell: Shell | None = None  # until `start`
+    def __init__(self) -> None:
+        self._shell: Shell | None = None  # until `start`
+        self._stopped = asyncio.Event()
 
     async def start(
         self,
@@ -167,6 +173,7 @@ class RoleActor:
         secret: bytes,
         coordinator: tuple[str, int],
         host: str | None,
+        client_address: str,
     ) -> None:
         """Open the ports and join."""
         settings = config_from(msgspec.json.decode(config))
@@ -183,9 +190,15 @@ class RoleActor:
             host=host or _node_address(),
             coordinator=coordinator,
             failed=_leave,
+            client_address=client_address,
         )
+
+    async def last(self) -> None:
+        """Return when the role has been stopped; a process that dies before answers by that."""
+        await self._stopped.wait()
 
     async def stop(self) -> None:
         """Close every port and lane."""
         if self._shell is not None:
             await self._shell.stop()
+        self._stopped.set()

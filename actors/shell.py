@@ -34,6 +34,7 @@ from cluster.messages import (
     Flush,
     Flushed,
     Instruction,
+    Kill,
     LaneDown,
     LaneUp,
     Member,
@@ -76,12 +77,16 @@ class Handler(Protocol):
 class Supervisor(Protocol):
     """Who starts and ends processes for the coordinator, and keeps its memory."""
 
-    def spawn(self, peer: Peer, incarnation: int) -> None:
-        """Begin to start a process; say SpawnFailed to the shell if that comes to nothing."""
+    def spawn(self, peer: Peer, incarnation: int, client_address: str) -> None:
+        """Begin to start a process; say SpawnFailed to the shell if that comes to nothing, and Died once it has."""
         ...
 
     def stop(self, peer: Peer, incarnation: int) -> None:
         """Begin to end a process; nothing if there is none."""
+        ...
+
+    def kill(self, peer: Peer, incarnation: int, host: str, pid: int) -> None:
+        """End a process at once, dead or alive."""
         ...
 
     def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
@@ -259,9 +264,12 @@ class Shell:
                 case Persist(memory, entry):
                     assert self.supervisor is not None, "only the coordinator has a memory"
                     self.supervisor.persist(memory, entry)
-                case Spawn(peer, incarnation):
+                case Spawn(peer, incarnation, client_address):
                     assert self.supervisor is not None, "only the coordinator starts processes"
-                    self.supervisor.spawn(peer, incarnation)
+                    self.supervisor.spawn(peer, incarnation, client_address)
+                case Kill(peer, incarnation, host, pid):
+                    assert self.supervisor is not None, "only the coordinator ends processes"
+                    self.supervisor.kill(peer, incarnation, host, pid)
                 case Stop(peer, incarnation):
                     assert self.supervisor is not None, "only the coordinator ends processes"
                     self.supervisor.stop(peer, incarnation)

@@ -80,20 +80,27 @@ async def start_role(
     host: str,
     coordinator: tuple[str, int],
     failed: Callable[[BaseException], None],
+    client_address: str = "",
 ) -> tuple[Shell, Role, str]:
     """Open the ports, the lanes' on `host`, and join; return the shell, the role, and where clients connect, "" but
     for connection points.
+
+    client_address: where clients know the slot from an earlier incarnation, "" for what the configuration says.
 
     Raises: OSError when a port is taken.
     """
     machine = make_machine(peer, incarnation, config)
     port = config.client_port
+    door_at = (port.host, port.port + peer.slot if port.port else 0)
+    if client_address:
+        known_host, _, known_port = client_address.rpartition(":")
+        door_at = known_host, int(known_port)
     is_door = peer.layer == CONNECTION_POINT
     shell = Shell(
         Identity(peer.layer, peer.slot, incarnation),
         secret,
         failed=failed,
-        client_address=(port.host, port.port + peer.slot if port.port else 0) if is_door else None,
+        client_address=door_at if is_door else None,
     )
     door = ""
     try:

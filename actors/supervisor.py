@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from actors.shell import Shell
 from actors.store import Store
-from cluster.messages import Peer, SpawnFailed
+from cluster.messages import Died, Peer, SpawnFailed
 
 STOP_S = 5.0
 """How long an actor may take to close its ports before it is killed."""
@@ -30,6 +33,7 @@ def actor_name(peer: Peer, incarnation: int) -> str:
 class RaySupervisor:
     """See `actors.shell.Supervisor`. make: returns a new actor of this name; it blocks. start: calls its `start`.
 
+    host:     where this process runs; others can be killed by their number on the same one only.
     failures: what could not be started since the beginning, and why; the newest last.
     """
 
@@ -38,9 +42,11 @@ class RaySupervisor:
         shell: Shell,
         store: Store,
         make: Callable[[str], Any],
-        start: Callable[[Any, Peer, int], Coroutine[Any, Any, None]],
+        start: Callable[[Any, Peer, int, str], Coroutine[Any, Any, None]],
+        host: str,
     ) -> None:
         self._shell = shell
+        self._host = host
         self._store = store
         self._make = make
         self._start = start
@@ -49,16 +55,27 @@ class RaySupervisor:
         self._closed = False
         self.failures: list[str] = []
 
-    def spawn(self, peer: Peer, incarnation: int) -> None:
+    def spawn(self, peer: Peer, incarnation: int, client_address: str) -> None:
         """Begin to start a process."""
         if not self._closed:
             making = self._run(asyncio.to_thread(self._make, actor_name(peer, incarnation)))
             self._made[peer, incarnation] = making
-            self._run(self._begin(peer, incarnation, making))
+            self._run(self._begin(peer, incarnation, client_address, making))
 
     def stop(self, peer: Peer, incarnation: int) -> None:
         """Begin to end a process."""
         self._run(self._end(peer, incarnation))
+
+    def kill(self, peer: Peer, incarnation: int, host: str, pid: int) -> None:
+        """End a process at once: one that is stopped would answer nobody."""
+        if host == self._host and _is_role(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._run(self._end(peer, incarnation, patient=False))
+
+    def watch(self, peer: Peer, incarnation: int) -> None:
+        """Say Died when the process of this slice is no more; it was started by an earlier life of ours."""
+        self._run(self._watch(peer, incarnation, asyncio.to_thread(_find, actor_name(peer, incarnation))))
 
     def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
         """Have it on disk on return."""
@@ -76,9 +93,10 @@ class RaySupervisor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _begin(self, peer: Peer, incarnation: int, making: asyncio.Task[Any]) -> None:
+    async def _begin(self, peer: Peer, incarnation: int, client_address: str, making: asyncio.Task[Any]) -> None:
         try:
-            await self._start(await making, peer, incarnation)
+            await self._start(await making, peer, incarnation, client_address)
+            self._run(self._watch(peer, incarnation, making))
         except Exception as error:
             if (peer, incarnation) in self._made:  # else it was stopped meanwhile
                 reason = str(getattr(error, "cause", None) or error).partition("\n")[0]  # Ray tells long stories
@@ -86,17 +104,34 @@ class RaySupervisor:
                 self.failures.append(f"{peer}: {reason}")
                 self._shell.dispatch(SpawnFailed(peer, incarnation, reason))
 
-    async def _end(self, peer: Peer, incarnation: int) -> None:
+    async def _watch(self, peer: Peer, incarnation: int, actor: Awaitable[Any]) -> None:
+        try:
+            await _call((await actor).last)
+        except Exception as error:
+            if not self._closed:
+                reason = str(error).partition("\n")[0]
+                self._shell.dispatch(Died(peer, incarnation, reason))
+
+    async def _end(self, peer: Peer, incarnation: int, *, patient: bool = True) -> None:
         making = self._made.pop((peer, incarnation), None)
         try:
             actor = await (making or asyncio.to_thread(_find, actor_name(peer, incarnation)))
         except Exception as error:
             log.debug("%s was not there to be stopped: %s", peer, error)
             return
-        with contextlib.suppress(Exception):  # it may be dead, or busy
-            await asyncio.wait_for(_call(actor.stop), STOP_S)
+        if patient:
+            with contextlib.suppress(Exception):  # it may be dead, or busy
+                await asyncio.wait_for(_call(actor.stop), STOP_S)
         with contextlib.suppress(Exception):
             await asyncio.to_thread(_kill, actor)
+
+
+def _is_role(pid: int) -> bool:
+    """Tell whether the process with this number is a role's; numbers are given again."""
+    try:
+        return b"RoleActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 async def _call(method: Any) -> None:

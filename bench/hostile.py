@@ -209,7 +209,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
     async def told(pipe: Connection) -> Any:
         return await loop.run_in_executor(None, pipe.recv)
 
-    async with launch(config) as broker:
+    async with launch(config, fresh=True) as broker:
         url = broker.endpoints[0]
         host, _, port = url.removeprefix("kittiwake://").rpartition(":")
         reader_pipe, theirs = context.Pipe()

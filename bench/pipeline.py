@@ -221,7 +221,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
     )
     context = mp.get_context("spawn")
     loop = asyncio.get_running_loop()
-    async with launch(config) as broker:
+    async with launch(config, fresh=True) as broker:
         # The first connection point has the publisher; subscribers are dealt over all.
         ours, theirs = context.Pipe()
         reader = context.Process(target=subscribers, args=(broker.endpoints, shares, theirs), daemon=True)

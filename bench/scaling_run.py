@@ -251,7 +251,7 @@ async def drive(
             client_limits=ClientLimits(subscriptions=max(10_000, each)),
             layers=Layers(**start),
         )
-        async with launch(config) as broker:
+        async with launch(config, fresh=True) as broker:
             generators = Generators(options, material, broker.endpoints)
             try:
                 subscribe_s = await generators.load()

@@ -29,6 +29,7 @@ from cluster.messages import (
     Flushed,
     Instruction,
     Join,
+    Kill,
     LaneDown,
     LaneUp,
     Message,
@@ -210,9 +211,9 @@ class Assembly:
             case Flush():
                 self._flushing.add(peer)
                 self.see_flushed(peer)
-            case Spawn(spawned, incarnation):
+            case Spawn(spawned, incarnation, _):
                 self.starter(spawned, incarnation)
-            case Stop(stopped, incarnation):
+            case Stop(stopped, incarnation) | Kill(stopped, incarnation):
                 self.stopper(stopped, incarnation)
             case Persist():
                 self.disk.write(instruction)

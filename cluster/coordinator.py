@@ -54,6 +54,7 @@ from cluster.messages import (
     Installed,
     Instruction,
     Join,
+    Kill,
     LaneDown,
     LaneUp,
     Left,
@@ -163,6 +164,7 @@ class Coordinator:
         self._recovery: Recovery | None = None
         self._recoveries: list[dict[str, object]] = []  # those that are over, the newest last
         self._recovered = 0
+        self._doors: dict[Peer, str] = {}  # where clients know a connection point
         self._out: list[Instruction] = []
         self._cold = cold
         self.state = State.GATHERING
@@ -239,7 +241,7 @@ class Coordinator:
             self._memory.incarnation += 1
             self._reports[peer] = Report(self._memory.incarnation, self._now_ms)
         self._remember()
-        self._out += [Spawn(peer, self._reports[peer].incarnation) for peer in peers]
+        self._out += [Spawn(peer, self._reports[peer].incarnation, self._doors.get(peer, "")) for peer in peers]
 
     def _dismiss(self, peer: Peer) -> None:
         """A process that is in no view is not needed any more."""
@@ -270,6 +272,8 @@ class Coordinator:
         report.join = join
         report.heard_ms = self._now_ms
         report.connected = True
+        if join.client_address:
+            self._doors[peer] = join.client_address
         if self.state is State.GATHERING:
             if all(one.join is not None for one in self._reports.values()):
                 self._view = first_view(self._reports[known].member(known) for known in sorted(self._reports))
@@ -449,7 +453,11 @@ class Coordinator:
         for other in sorted(self._reports):
             if other != peer and self._reports[other].join is not None:
                 self._out.append(Send(other, Gone(member)))
-        self._out += [Disconnect(member), Stop(peer, report.incarnation)]
+        self._out.append(Disconnect(member))
+        if report.join is None:
+            self._out.append(Stop(peer, report.incarnation))
+        else:
+            self._out.append(Kill(peer, report.incarnation, report.join.host, report.join.pid))
         report.join = None
 
     def _recover(self) -> None:

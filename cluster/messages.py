@@ -818,10 +818,14 @@ class Flush(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """Start a process for this slice; it will Join."""
+    """Start a process for this slice; it will Join.
+
+    client_address: where the clients of its former incarnation know it, `host:port`; "" for no matter where.
+    """
 
     peer: Peer
     incarnation: int
+    client_address: str = ""
 
 
 class Stop(NamedTuple):
@@ -829,6 +833,15 @@ class Stop(NamedTuple):
 
     peer: Peer
     incarnation: int
+
+
+class Kill(NamedTuple):
+    """End the process of this slice at once; it may be dead, or stopped. host, pid: its own."""
+
+    peer: Peer
+    incarnation: int
+    host: str
+    pid: int
 
 
 class Persist(NamedTuple):
@@ -855,5 +868,6 @@ Instruction = (
     | Flush
     | Spawn
     | Stop
+    | Kill
     | Persist
 )

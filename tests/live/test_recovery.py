@@ -1,0 +1,107 @@
+"""Roles that are killed on a real Ray cluster, while publishers and subscribers go on: another takes the slot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.launch import Broker, launch
+from cluster.config import ClientPort, Config, Layers
+from tests.live.test_cluster import lives
+from tests.live.traffic import traffic
+
+pytestmark = [
+    pytest.mark.live,
+    # Ray's own, on import and at its end.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TWO = Layers(connection_points=2, access_points=2, matchers=2, exit_points=2)
+
+
+def configuration(directory: Path) -> Config:
+    return Config(name="recovery", data_directory=str(directory), client_port=ClientPort(port=0), layers=TWO)
+
+
+async def member(broker: Broker, layer: str, slot: int) -> dict[str, Any]:
+    """Return the row of a slice."""
+    members = (await broker.status())["members"]
+    return next(row for row in members if (row["layer"], row["slot"]) == (layer, slot))
+
+
+async def back(broker: Broker, layer: str, slot: int, former: dict[str, Any]) -> None:
+    """Wait until another incarnation of the slot serves."""
+    async with asyncio.timeout(40):
+        while True:
+            status = await broker.status()
+            row = next(row for row in status["members"] if (row["layer"], row["slot"]) == (layer, slot))
+            if status["state"] == "serving" and row["state"] == "serving" and row["pid"] != former["pid"]:
+                assert row["incarnation"] > former["incarnation"]
+                return
+            await asyncio.sleep(0.02)
+
+
+async def strike(broker: Broker, layer: str, slot: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a slice, and wait until another incarnation serves."""
+    former = await member(broker, layer, slot)
+    os.kill(former["pid"], number)
+    await back(broker, layer, slot, former)
+    assert not lives(former["pid"]), "of a slot two processes are alive"
+
+
+def test_any_role_may_die(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with launch(configuration(tmp_path)) as broker:
+            async with traffic(broker) as made:
+                for layer in ("matcher", "access_point", "exit_point"):
+                    for slot in (0, 1):
+                        trips = made.round_trips
+                        await strike(broker, layer, slot)
+                        async with asyncio.timeout(30):
+                            while made.round_trips < trips + 3:
+                                await asyncio.sleep(0.02)
+            async with traffic(broker, publish_at=1):
+                await strike(broker, "connection_point", 1)
+            status = await broker.status()
+            assert status["recovered"] == 7
+            async with traffic(broker):  # the connection point is where it was
+                operation = await broker.admin.scale(matchers=3, timeout_s=60)
+                assert operation["state"] == "done"
+
+    asyncio.run(story())
+
+
+def test_a_stopped_process_is_replaced_and_changes_nothing_any_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with launch(configuration(tmp_path)) as broker, traffic(broker):
+            for layer in ("exit_point", "access_point", "matcher"):
+                await strike(broker, layer, 1, signal.SIGSTOP)
+
+    asyncio.run(story())
+
+
+def test_a_cluster_that_was_killed_comes_back_with_its_view(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+
+    async def first() -> int:
+        async with launch(config) as broker:
+            assert (await broker.admin.scale(matchers=3, timeout_s=60))["state"] == "done"
+            for row in (await broker.status())["members"]:
+                os.kill(row["pid"], signal.SIGKILL)
+            return int((await broker.status())["epoch"])
+
+    async def second(epoch: int) -> None:
+        async with launch(config) as broker:
+            status = await broker.status()
+            assert status["epoch"] > epoch
+            assert sum(row["layer"] == "matcher" for row in status["members"]) == 3
+            async with traffic(broker):
+                await asyncio.sleep(0.5)
+
+    asyncio.run(second(asyncio.run(first())))
