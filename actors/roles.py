@@ -19,6 +19,7 @@ import msgspec
 import ray
 
 from actors.shell import Shell
+from actors.spares import Spares
 from actors.start import start_coordinator, start_role
 from actors.store import Store, store_path
 from actors.supervisor import RaySupervisor
@@ -114,6 +115,8 @@ class CoordinatorActor:
         def make(name: str) -> Any:
             return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote()
 
+        self._spares = Spares(settings.ray.spares, life + 1, make)
+
         def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
             async def start(actor: Any, peer: Peer, incarnation: int, client_address: str) -> None:
                 identity = (peer.layer, peer.slot, incarnation)
@@ -121,7 +124,7 @@ class CoordinatorActor:
                 await actor.start.remote(*identity, *arguments)
 
             store.begin_life(life + 1, address[1])
-            return RaySupervisor(shell, store, make, start, address[0])
+            return RaySupervisor(shell, store, make, start, address[0], self._spares)
 
         self._shell, address = await start_coordinator(
             self._machine,
@@ -135,8 +138,10 @@ class CoordinatorActor:
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor
         if running_on:
+            self._supervisor.end_spares(self._machine.processes())
             for peer, incarnation in self._machine.processes():
                 self._supervisor.watch(peer, incarnation)
+        self._spares.begin()
         return address
 
     async def status(self) -> dict[str, Any]:
@@ -192,6 +197,13 @@ class RoleActor:
             failed=_leave,
             client_address=client_address,
         )
+
+    async def warm(self) -> None:
+        """Load all that any layer needs, and wait to become one."""
+        from cluster.matching import warm
+
+        warm()
+        _prepare_process()
 
     async def last(self) -> None:
         """Return when the role has been stopped; a process that dies before answers by that."""

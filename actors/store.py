@@ -29,6 +29,7 @@ PRAGMA journal_mode = DELETE;
 PRAGMA synchronous = EXTRA;
 CREATE TABLE IF NOT EXISTS memory (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS names (process TEXT PRIMARY KEY, actor TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS lives (number INTEGER PRIMARY KEY, port INTEGER NOT NULL);
 """
 
@@ -142,6 +143,21 @@ class Store:
             self._database.execute("INSERT INTO lives VALUES (?, ?)", (number, port))
         except sqlite3.Error as error:
             raise StoreError(f"{self._path}: {error}") from error
+
+    def call(self, process: str, actor: str) -> None:
+        """Have it on disk that the actor of this name plays a process. Raises StoreError."""
+        try:
+            self._database.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (process, actor))
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def called(self, process: str) -> str | None:
+        """Return the name of the actor that plays a process, None for its own. Raises StoreError."""
+        try:
+            row = self._database.execute("SELECT actor FROM names WHERE process = ?", (process,)).fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+        return None if row is None else str(row[0])
 
     def close(self) -> None:
         """Let others have the file."""

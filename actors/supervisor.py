@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.shell import Shell
+from actors.spares import PREFIX, Spares, call
 from actors.store import Store
 from cluster.messages import Died, Peer, SpawnFailed
 
@@ -34,6 +35,7 @@ class RaySupervisor:
     """See `actors.shell.Supervisor`. make: returns a new actor of this name; it blocks. start: calls its `start`.
 
     host:     where this process runs; others can be killed by their number on the same one only.
+    spares:   processes that wait to become a slice.
     failures: what could not be started since the beginning, and why; the newest last.
     """
 
@@ -44,9 +46,11 @@ class RaySupervisor:
         make: Callable[[str], Any],
         start: Callable[[Any, Peer, int, str], Coroutine[Any, Any, None]],
         host: str,
+        spares: Spares,
     ) -> None:
         self._shell = shell
         self._host = host
+        self._spares = spares
         self._store = store
         self._make = make
         self._start = start
@@ -58,7 +62,13 @@ class RaySupervisor:
     def spawn(self, peer: Peer, incarnation: int, client_address: str) -> None:
         """Begin to start a process."""
         if not self._closed:
-            making = self._run(asyncio.to_thread(self._make, actor_name(peer, incarnation)))
+            name = actor_name(peer, incarnation)
+            spare = self._spares.take()
+            if spare is None:
+                making = self._run(asyncio.to_thread(self._make, name))
+            else:
+                self._store.call(name, spare[0])
+                making = self._run(_returned(spare[1]))
             self._made[peer, incarnation] = making
             self._run(self._begin(peer, incarnation, client_address, making))
 
@@ -75,7 +85,12 @@ class RaySupervisor:
 
     def watch(self, peer: Peer, incarnation: int) -> None:
         """Say Died when the process of this slice is no more; it was started by an earlier life of ours."""
-        self._run(self._watch(peer, incarnation, asyncio.to_thread(_find, actor_name(peer, incarnation))))
+        self._run(self._watch(peer, incarnation, self._found(peer, incarnation)))
+
+    def end_spares(self, processes: Iterable[tuple[Peer, int]]) -> None:
+        """End the spares of an earlier life of ours that have not become one of these processes."""
+        used = {self._store.called(actor_name(peer, incarnation)) for peer, incarnation in processes}
+        self._run(asyncio.to_thread(_kill_unused, used))
 
     def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
         """Have it on disk on return."""
@@ -84,6 +99,7 @@ class RaySupervisor:
     async def close(self, processes: Iterable[tuple[Peer, int]]) -> None:
         """End these processes and start no more."""
         self._closed = True
+        await self._spares.close(_kill)
         await asyncio.gather(*(self._end(peer, incarnation) for peer, incarnation in processes))
         self._store.close()
 
@@ -106,22 +122,26 @@ class RaySupervisor:
 
     async def _watch(self, peer: Peer, incarnation: int, actor: Awaitable[Any]) -> None:
         try:
-            await _call((await actor).last)
+            await call((await actor).last)
         except Exception as error:
             if not self._closed:
                 reason = str(error).partition("\n")[0]
                 self._shell.dispatch(Died(peer, incarnation, reason))
 
+    def _found(self, peer: Peer, incarnation: int) -> Awaitable[Any]:
+        name = actor_name(peer, incarnation)
+        return asyncio.to_thread(_find, self._store.called(name) or name)
+
     async def _end(self, peer: Peer, incarnation: int, *, patient: bool = True) -> None:
         making = self._made.pop((peer, incarnation), None)
         try:
-            actor = await (making or asyncio.to_thread(_find, actor_name(peer, incarnation)))
+            actor = await (making or self._found(peer, incarnation))
         except Exception as error:
             log.debug("%s was not there to be stopped: %s", peer, error)
             return
         if patient:
             with contextlib.suppress(Exception):  # it may be dead, or busy
-                await asyncio.wait_for(_call(actor.stop), STOP_S)
+                await asyncio.wait_for(call(actor.stop), STOP_S)
         with contextlib.suppress(Exception):
             await asyncio.to_thread(_kill, actor)
 
@@ -134,8 +154,17 @@ def _is_role(pid: int) -> bool:
         return False
 
 
-async def _call(method: Any) -> None:
-    await method.remote()
+async def _returned(actor: Any) -> Any:
+    return actor
+
+
+def _kill_unused(used: set[str | None]) -> None:
+    import ray
+
+    for name in ray.util.list_named_actors():
+        if name.startswith(PREFIX) and name not in used:
+            with contextlib.suppress(Exception):
+                ray.kill(ray.get_actor(name))
 
 
 def _find(name: str) -> Any:

@@ -55,12 +55,15 @@ class RaySettings(Settings, frozen=True):
     placement:     "spread" a layer over the nodes or "pack" it.
     lane_host:     the address that roles listen on for each other; None takes loopback with a Ray of our own,
                    else the node's address.
+    spares:        processes kept warm to replace one that dies, or to be a newcomer: about 150 MB each, and a second or
+                   more gained.
     """
 
     address: str | None = None
     cpus_per_role: Annotated[float, Meta(gt=0, le=64)] = 0.1
     placement: Literal["spread", "pack"] = "spread"
     lane_host: str | None = None
+    spares: Annotated[int, Meta(ge=0, le=64)] = 0
     start_timeout_s: Positive = 120
 
 
