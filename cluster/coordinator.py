@@ -167,6 +167,8 @@ class Coordinator:
         self._doors: dict[Peer, str] = {}  # where clients know a connection point
         self._out: list[Instruction] = []
         self._cold = cold
+        self._configured: dict[str, int] = {plural: getattr(config.layers, plural) for plural in PLURALS}
+        self._resize = False  # the configuration asks for other sizes than when the cluster was last started
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -180,11 +182,14 @@ class Coordinator:
     def start(self) -> list[Instruction]:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
         if self.state is State.GATHERING:
+            self._memory.configured = self._configured
             self._spawn(sorted(self._expected))
         elif self._cold:
             self.state = State.SERVING
             self._end("aborted", "the cluster was stopped")
             self._want_what_is()
+            self._resize = self._configured != self._memory.configured
+            self._memory.configured = self._configured
             self._replace(list(self._reports), "the cluster was stopped")
         return self._taken()
 
@@ -502,6 +507,9 @@ class Coordinator:
         self._out += [Send(Peer(CONNECTION_POINT, slot), Resume(recovery.view.epoch)) for slot in doors]
         self._let_in([slot for slot in doors if not self._reports[Peer(CONNECTION_POINT, slot)].moving])
         self._see_off()
+        if self._resize:
+            self._resize = False
+            self._scale(dict(self._configured))
         self._go_on()
 
     def _watch_recovery(self) -> None:

@@ -19,6 +19,7 @@ class Memory(msgspec.Struct, array_like=True):
     incarnation: the highest that a process was given.
     leaving:     members of former views that have not left yet.
     replaced:    (layer, slot) of those that have died since every role last served one view.
+    configured:  the sizes that the configuration asked for when the cluster was last started, by layer.
     """
 
     epoch: int = 0
@@ -29,6 +30,7 @@ class Memory(msgspec.Struct, array_like=True):
     incarnation: int = 0
     leaving: list[Member] = []
     replaced: list[tuple[str, int]] = []
+    configured: dict[str, int] = {}
 
 
 class Step(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from actors.commands.failures import Interrupted
-from actors.commands.operations import describe_operation, table
+from actors.commands.operations import describe_operation, duration, table
 from actors.commands.options import config_option, json_option, plural
 from actors.commands.running import Signals, run
 from cluster.config import Config, load_config
@@ -21,10 +21,15 @@ WATCH_S = 1.0
 
 @click.command(short_help="Start a cluster and keep it up.")
 @config_option
-def up(config_path: str | None) -> None:
+@click.option("--fresh", is_flag=True, help="Throw away what an earlier cluster has left in the data directory.")
+def up(config_path: str | None, fresh: bool) -> None:
     """Start a cluster and keep it up until SIGINT (Ctrl-C) or SIGTERM, which end it cleanly; a second one, at once.
 
-    Prints one line for each connection point, its URL, when clients can connect; on stderr, which processes are lost.
+    Goes on from what the data directory holds, if a cluster was there before: with the sizes that it had last, unless
+    the configuration asks for others than it did then.
+
+    Prints one line for each connection point, its URL, when clients can connect; on stderr, which processes are lost
+    and when they are back.
 
     \b
     kittiwake up
@@ -32,31 +37,60 @@ def up(config_path: str | None) -> None:
     """
     config = load_config(config_path)
     try:
-        run(lambda signals: _up(config, signals))
+        run(lambda signals: _up(config, signals, fresh))
     except Interrupted:
         click.echo("kittiwake: down", err=True)
 
 
-async def _up(config: Config, signals: Signals) -> None:
+async def _up(config: Config, signals: Signals, fresh: bool) -> None:
     from actors.launch import launch
 
     click.echo(f"kittiwake: starting cluster {config.name!r}", err=True)
-    async with launch(config) as broker:
+    async with launch(config, fresh=fresh) as broker:
         signals.arm()
         for endpoint in broker.endpoints:
             click.echo(endpoint)
         click.echo("kittiwake: up; Ctrl-C ends it", err=True)
-        known: set[str] = set()
+        incidents = Incidents()
         while True:
             await asyncio.sleep(WATCH_S)
             try:
-                troubles = [f"lost {name}" for name in lost_members(await broker.status())]
+                lines = incidents.news(await broker.status())
             except KittiwakeError as error:
-                troubles = [str(error)]  # Ray starts it anew; data flows meanwhile
-            for trouble in troubles:
-                if trouble not in known:
-                    known.add(trouble)
-                    click.echo(f"kittiwake: {trouble}", err=True)
+                lines = incidents.once([str(error)])  # Ray starts it anew; data flows meanwhile
+            for line in lines:
+                click.echo(f"kittiwake: {line}", err=True)
+
+
+class Incidents:
+    """What has happened to a cluster, each told once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._recovered = 0
+
+    def once(self, lines: list[str]) -> list[str]:
+        """Return those lines that were not told since the last recovery."""
+        new = [line for line in dict.fromkeys(lines) if line not in self._told]
+        self._told.update(new)
+        return new
+
+    def news(self, document: dict[str, Any]) -> list[str]:
+        """Return what a status document says that earlier ones did not."""
+        lines = [f"lost {name}" for name in lost_members(document)]
+        recovery = document.get("recovery")
+        if recovery is not None:
+            lines += [f"lost {name}" for name in recovery["replaced"]]
+            lines += [f"{name} cannot be brought back: {why}" for name, why in recovery["troubles"].items()]
+        lines = self.once(lines)
+        recovered = document.get("recovered", 0)
+        if recovered > self._recovered:
+            for one in document["recoveries"][self._recovered - recovered :]:
+                took = duration(sum(one["phases_ms"].values()))
+                lines.append(f"recovered {', '.join(one['replaced'])} in {took}")
+            self._recovered = recovered
+            self._told.clear()
+        return lines
 
 
 @click.command(short_help="Show how a running cluster is.")
@@ -103,6 +137,11 @@ def describe(document: dict[str, Any]) -> str:
     operation = document.get("operation")
     if operation is not None and operation["state"] == "running":
         lines.append(describe_operation(operation))
+    recovery = document.get("recovery")
+    if recovery is not None:
+        where = f"{recovery['phase']}, since {duration(recovery['for_ms'])}"
+        lines.append(f"recovering {', '.join(recovery['replaced'])}: {where}")
+        lines += [f"  {name}: {why}" for name, why in recovery["troubles"].items()]
     rows: list[tuple[str, ...]] = [("LAYER", "SLOT", "STATE", "PID", "CLIENTS CONNECT TO", "COUNTERS")]
     for member in document.get("members", []):
         counters = " ".join(f"{name}={count:,}" for name, count in member.get("counters", {}).items() if count)
