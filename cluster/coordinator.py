@@ -307,8 +307,7 @@ class Coordinator:
         """
         assert self._view is not None, "resumed without a view"
         for peer, report in self._reports.items():
-            patience_ms = 2 * self._lost_ms if peer in self._expected else self._lost_ms
-            if report.join is None and not report.dead and self._now_ms - report.heard_ms <= patience_ms:
+            if report.join is None and not report.dead and self._now_ms - report.heard_ms <= self._lost_ms:
                 return
         self.state = State.SERVING
         undecided = self._memory.epoch > self._view.epoch

@@ -48,8 +48,9 @@ from tests.sim.scaling import Scaling
 from tests.sim.trace import Trace
 
 TICK_MS = 50
-HEALING_STEPS = 20_000
-"""Far above what a healthy seed needs (at most 3,000 in the first 300); more means that something never ends."""
+HEALING_STEPS = 60_000
+"""Far above what a healthy seed needs (some thousands, more where silence alone tells of deaths); more means that
+something never ends."""
 
 WINDOW = 3
 """So that a move of the few subscriptions of a run takes several steps."""
