@@ -10,6 +10,7 @@ import msgspec
 from cluster.errors import FilterError
 from cluster.language.builder import Attribute, Expression
 from cluster.language.evaluate import evaluate
+from cluster.language.explain import Explanation, explain
 from cluster.language.json_form import json_of, tree_of_json
 from cluster.language.limits import DEFAULT_LIMITS, FilterLimits
 from cluster.language.normal import NormalForm
@@ -100,6 +101,10 @@ class Filter:
     def evaluate(self, attributes: Mapping[str, object]) -> bool | None:
         """Return True, False, or None for unknown."""
         return evaluate(self.tree, attributes)
+
+    def explain(self, attributes: Mapping[str, object]) -> Explanation:
+        """Return what each part of the filter comes to, and why; positions are in `text`."""
+        return explain(self.tree, attributes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Filter) and self.text == other.text
