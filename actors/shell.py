@@ -296,7 +296,8 @@ class Shell:
     def _send(self, peer: Peer, body: bytes) -> None:
         link = self._links.get(peer)
         if link is None:
-            assert peer in self._gone, f"{self._own.peer} has no lane to {peer}"
+            # An operator may have left before its question was answered.
+            assert peer in self._gone or peer.layer == OPERATOR, f"{self._own.peer} has no lane to {peer}"
             log.debug("%s: %d bytes to %s, which is gone", self._own.peer, len(body), peer)
             return
         link.lane.send(body)

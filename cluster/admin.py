@@ -8,13 +8,14 @@ async with launch(config) as broker:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cluster.errors import KittiwakeError
 from cluster.messages import Answer, Request, Status, StatusRequest
+from cluster.verdict import judged
 
 POLL_S = 0.05
 """Between two looks at an operation that is waited for."""
@@ -96,6 +97,32 @@ class Admin:
         """Give up the operation that runs; return it. A view change that is decided goes to its end first."""
         number: int = (await self._request("abort", {}))["operation"]
         return await self._operation(number)
+
+    async def why(
+        self,
+        attributes: Mapping[str, Any],
+        *,
+        client_id: str | None = None,
+        number: int = 0,
+        subscription: int | None = None,
+        publisher: str = "",
+        sequence: int = 0,
+    ) -> Document:
+        """Tell why a subscription matches a publication or not, and what became of its delivery.
+
+        client_id, number: the subscriber, and its own number of the subscription; or subscription: the cluster's id.
+        attributes: the publication's, flat. publisher, sequence: its publisher's id and number, to tell the delivery.
+        Returns: `matches` (None if there is no such subscription), `filter` and `explanation` (of its normal form; see
+        cluster.language.Explanation.to_json; None for a filter that always matches), `delivery`: code and detail (see
+        cluster/verdict.py; None if no publisher is given), and the facts: `subscriber` and `publisher`.
+        """
+        who: Document = {"client_id": client_id, "number": number}
+        if client_id is None:
+            if subscription is None:
+                raise KittiwakeError("why needs a client's id and the number of its subscription, or an id")
+            who = {"subscription": subscription}
+        facts = await self._request("why", {**who, "publisher": publisher, "sequence": sequence})
+        return judged(facts, attributes, sequence if publisher else None)
 
     async def wait(self, number: int, timeout_s: float | None = None) -> Document:
         """Return the operation once it runs no more; if a later one was merged with it, that one, once it does not."""

@@ -93,6 +93,7 @@ class Assembly:
         self.touched: set[Peer] = set()
         self._again: set[Peer] = set()
         self._flushing: set[Peer] = set()
+        self._answers: deque[Status | Answer] = deque()  # to operators
         self._linked: dict[tuple[Peer, Peer], int] = {}  # who knows whom as which incarnation
         self._gone: set[tuple[Peer, Peer]] = set()  # who was told to let go of whom
         self.starter: Callable[[Peer, int], None] = self.spawn
@@ -165,6 +166,7 @@ class Assembly:
         """The coordinator's process dies and comes again with what is on its disk; what was on its lanes is lost."""
         for lane in [lane for lane in self.lanes if COORDINATOR_PEER in lane]:
             del self.lanes[lane]
+        self._answers.clear()
         self.touched.discard(COORDINATOR_PEER)
         for peer in list(self.roles):
             self.feed(peer, LaneDown(COORDINATOR_PEER))
@@ -221,17 +223,20 @@ class Assembly:
                 pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
 
     def request(self, message: StatusRequest | Request) -> Status | Answer | None:
-        """Ask the coordinator as an operator does; None if it died before it could answer."""
-        operator = Peer(OPERATOR, 0)
-        self.feed(COORDINATOR_PEER, Received(operator, message))
-        if (COORDINATOR_PEER, operator) not in self.lanes:
-            return None
-        answer = self.take(COORDINATOR_PEER, operator)
-        assert isinstance(answer, Status | Answer), f"{type(answer).__name__} to an operator"
-        return answer
+        """Ask the coordinator as an operator does; None if it has not answered yet, or died before it could."""
+        self.feed(COORDINATOR_PEER, Received(Peer(OPERATOR, 0), message))
+        return self.take_answer()
+
+    def take_answer(self) -> Status | Answer | None:
+        """Return what the coordinator has answered since the last call; None if it has not."""
+        return self._answers.popleft() if self._answers else None
 
     def _put(self, sender: Peer, receiver: Peer, message: Message) -> None:
-        if receiver.layer not in (COORDINATOR, OPERATOR):
+        if receiver.layer == OPERATOR:
+            assert isinstance(message, Status | Answer), f"{type(message).__name__} to an operator"
+            self._answers.append(message)
+            return
+        if receiver.layer != COORDINATOR:
             known = self._linked.get((sender, receiver))
             if known is None:
                 assert (sender, receiver) in self._gone, f"{sender} has no lane to {receiver}"

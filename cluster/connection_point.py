@@ -78,6 +78,8 @@ from cluster.messages import (
     EpochEnd,
     EpochEnded,
     Event,
+    Explain,
+    Explained,
     Flush,
     Install,
     Instruction,
@@ -114,9 +116,11 @@ from cluster.messages import (
 )
 from cluster.outbox import Chunk, Outbox, Position
 from cluster.rebuilding import Rebuilding
+from cluster.recent import Recent
 from cluster.routing import access_point_of
 from cluster.view import View, view_of
 from cluster.watermarks import Watermarks
+from cluster.why import explained
 
 POLICIES = ("block", "drop_oldest")
 SESSION_MASK = (1 << 32) - 1
@@ -196,7 +200,8 @@ class Session:
                      that is all in its outbox.
     next_sequence:   the number its next publication must have; None before the first.
     unacknowledged:  per Publish frame that is not acknowledged: its run, lengths and payload; `flight_bytes` in all.
-    subscriptions:   the change that opened or last updated it, by number.
+    subscriptions:   the change that opened or last updated it, by number; asked: its policy, and when the client asked
+                     for it, microseconds since 1970.
     live:            by subscription number, whether it is open; grows with the numbers used. closed_any: whether any
                      was ever closed; closed_now: since the last Drained, so that the outbox is to be cleared of it.
     holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
@@ -215,6 +220,7 @@ class Session:
     flight_bytes: int = 0
     live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))
     subscriptions: dict[int, SubscriptionChange] = field(default_factory=dict)
+    asked: dict[int, tuple[str, int]] = field(default_factory=dict)
     closed_any: bool = False
     closed_now: bool = False
     holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
@@ -269,6 +275,7 @@ class ConnectionPoint:
         self._held: dict[tuple[int, int], int] = {}  # (exit point, token) -> sessions that hold it
         self._delivered: dict[int, list[int]] = {}  # exit point -> tokens to send
         self._touched: dict[int, Session] = {}  # sessions with something to write
+        self._recent = Recent()
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             (
@@ -559,6 +566,7 @@ class ConnectionPoint:
                 frame_bytes=self._limits.frame_bytes,
             ),
         )
+        session.outbox.on_drop = self._recent.watcher(key)
         connection.session = session
         connection.reader.limit = self._limits.frame_bytes
         del self._waiting[connection.number]
@@ -637,6 +645,7 @@ class ConnectionPoint:
         session.next_sequence = last + 1
         run = Run(session.client_id, session.instance, session.key, frame.first_sequence, count, now_us)
         session.unacknowledged.append((run, frame.lengths, frame.payload))
+        self._recent.taken(session.client_id, frame.first_sequence, last, now_us)
         session.flight_bytes += size
         self._pool_bytes += size
         self.counters["accepted"] += count
@@ -668,6 +677,7 @@ class ConnectionPoint:
                 continue  # again, or late, after a recovery
             self.counters["acknowledged"] += upto - session.acknowledged
             self.counters["rejected"] += len(rejected)
+            self._recent.rejected(session.client_id, rejected)
             session.acknowledged = upto
             while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
                 size = len(session.unacknowledged.popleft()[2])
@@ -715,6 +725,7 @@ class ConnectionPoint:
         except FilterError as error:
             self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
             return cost if error.limit is None else OVER_LIMIT_US
+        session.asked[frame.number] = (frame.policy, self._connections[session.connection].now_us)
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
         session.outbox.set_policy(frame.number, droppable=frame.policy == "drop_oldest")
@@ -726,6 +737,7 @@ class ConnectionPoint:
             self._write(session, frames.Done(frame.request))
             return
         del session.subscriptions[frame.number]
+        session.asked.pop(frame.number, None)
         self._send_change(session, frame.request, frame.number, None)
 
     def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
@@ -876,6 +888,14 @@ class ConnectionPoint:
         if not session.holds:
             session.stalled_ms = None
 
+    def _explained(self, question: Explain) -> Explained:
+        session = self._sessions.get(question.client & SESSION_MASK)
+        if session is not None and session.key != question.client:
+            session = None
+        connection = None if session is None else self._connections.get(session.connection)
+        publisher = self._by_client_id.get(question.publisher)
+        return explained(question, self._recent, session, connection, publisher, self._changes.__contains__)
+
     # Recovery ----------------------------------------------------------------------------------------------------
 
     def _recover(self, view: View) -> None:
@@ -974,7 +994,10 @@ class ConnectionPoint:
                 session.closed_now = False
                 session.outbox.keep(session.live)
             if self._connections[session.connection].full_ms is None:
-                for chunk in session.outbox.take():
+                chunks = session.outbox.take()
+                if chunks:
+                    self._recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
+                for chunk in chunks:
                     self.counters["notifications"] += len(chunk)
                     self._write(session, chunk.frame())
                 drops = session.outbox.take_drops()
@@ -1114,6 +1137,8 @@ class ConnectionPoint:
                 moves = self._moving is not None and same_instance
                 if session is not None and slot_of(client) == self._slot and session.key == client and not moves:
                     self._take_over(session, same_instance=same_instance)
+            case Explain():
+                self._out.append(Send(peer, self._explained(message)))
             case Drain():
                 for connection in list(self._connections.values()):
                     self._refuse(connection, Bye("shutdown", "the cluster stops"))

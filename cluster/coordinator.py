@@ -19,7 +19,8 @@ A role whose lane is down is lost; `status` says so, and a view change that is n
 reports nothing for `role_lost_ms`, or is said to have Died by those who run it, is dead: what is left of it is ended,
 and another incarnation takes its slot (`recovery.py`). Until then the view does not change.
 
-It also keeps which client id is logged in where (`sessions.py`).
+It also keeps which client id is logged in where (`sessions.py`), and passes operators' questions about them on
+(`questions.py`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from cluster.messages import (
     Emptied,
     Epoch,
     Event,
+    Explained,
     Failed,
     Gone,
     Heartbeat,
@@ -77,6 +79,7 @@ from cluster.messages import (
     Stop,
     Tick,
 )
+from cluster.questions import Questions
 from cluster.recovery import Phase as RecoveryPhase
 from cluster.recovery import Recovery
 from cluster.sessions import Sessions
@@ -153,6 +156,7 @@ class Coordinator:
         self._expected = set(expected_slots(config))
         self._reports: dict[Peer, Report] = {}
         self._sessions = Sessions()
+        self._questions = Questions()
         self._transition: Transition | None = None
         self._operation: Operation | None = None
         self._step_of: Operation | None = None  # for which the view change was begun
@@ -198,6 +202,8 @@ class Coordinator:
         match event:
             case Received(peer, StatusRequest()):
                 self._out.append(Send(peer, Status(msgspec.json.encode(self.status()))))
+            case Received(peer, Request("why", arguments)):
+                self._why(peer, arguments)
             case Received(peer, Request() as request):
                 self._out.append(Send(peer, self._request(request)))
             case Received(peer, Join() as join):
@@ -208,6 +214,8 @@ class Coordinator:
                 self._member(peer, report, message)
             case LaneUp(peer) | LaneDown(peer) if peer in self._reports:
                 self._reports[peer].connected = isinstance(event, LaneUp)
+                if isinstance(event, LaneDown):
+                    self._out += self._questions.lost(peer)
                 self._watch()
             case SpawnFailed(peer, incarnation, reason) if self._is(peer, incarnation):
                 self._not_started(peer, reason)
@@ -353,6 +361,8 @@ class Coordinator:
                     self._go_on()
             case Rebuilt():
                 self._recovery_answered(peer, message)
+            case Explained():
+                self._out += self._questions.answered(peer, message)
             case SessionOpened() | SessionClosed():
                 self._out += self._sessions.handle(message)
             case Emptied():
@@ -545,6 +555,22 @@ class Coordinator:
         except (WishError, msgspec.DecodeError) as error:
             return Answer(b"", str(error))
         return Answer(msgspec.json.encode(document), "")
+
+    def _why(self, operator: Peer, arguments: bytes) -> None:
+        try:
+            asked = self._questions.ask(operator, arguments, self._sessions, self._unreachable, self._now_ms)
+        except (WishError, msgspec.DecodeError) as error:
+            asked = [Send(operator, Answer(b"", str(error)))]
+        self._out += asked
+
+    def _unreachable(self, peer: Peer) -> str | None:
+        """Return why a connection point cannot be asked; None if it can."""
+        report = self._reports.get(peer)
+        if report is None:
+            return "unknown"
+        if report.join is None:
+            return "starting"
+        return "lost" if self._lost(report) else None
 
     def _shown(self, operation: Operation) -> Operation:
         if operation is self._operation and operation.state == "running":
@@ -867,6 +893,7 @@ class Coordinator:
             self._resume()
         self._watch()
         self._watch_recovery()
+        self._out += self._questions.tick(now_ms)
         if self._start_deadline_ms is not None and now_ms > self._start_deadline_ms:
             self._start_overdue()
         if self._move_deadline_ms is not None and now_ms > self._move_deadline_ms:

@@ -580,7 +580,7 @@ class Resume(Message, frozen=True, array_like=True, tag=74, gc=False):
 
 
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
-    """Operator -> C: scale, plan, transitions or abort; the arguments are a JSON document."""
+    """Operator -> C: scale, plan, transitions, abort or why; the arguments are a JSON document."""
 
     command: str
     arguments: bytes
@@ -591,6 +591,28 @@ class Answer(Message, frozen=True, array_like=True, tag=65, gc=False):
 
     document: bytes
     error: str
+
+
+class Explain(Message, frozen=True, array_like=True, tag=90, gc=False):
+    """C -> CP: what do you know of this subscription, of this publisher, and of what became of its publication?
+
+    question:          the coordinator's number of it, echoed.
+    client, number:    whose subscription, and the client's own number of it.
+    publisher:         a client id, "" if no publication is asked about; sequence: its number of the publication.
+    """
+
+    question: int
+    client: int
+    number: int
+    publisher: str
+    sequence: int
+
+
+class Explained(Message, frozen=True, array_like=True, tag=91, gc=False):
+    """CP -> C: a JSON document, see `why.py`."""
+
+    question: int
+    document: bytes
 
 
 AnyMessage = (
@@ -647,6 +669,8 @@ AnyMessage = (
     | Resume
     | Request
     | Answer
+    | Explain
+    | Explained
 )
 
 

@@ -15,6 +15,7 @@ What waits for a subscription that is closed meanwhile is removed (`keep`), and 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -129,6 +130,8 @@ class Outbox:
         self._any_droppable = False
         self._drops: dict[int, int] = {}
         self._dropped_untold = 0
+        self.on_drop: Callable[[str, Chunk], None] | None = None
+        """Told of what is dropped, and why."""
 
     def set_policy(self, number: int, *, droppable: bool) -> None:
         """Remember the policy of a subscription."""
@@ -220,6 +223,8 @@ class Outbox:
             self._drops[number] = self._drops.get(number, 0) + count
         self._dropped_untold += len(lost)
         self.dropped += len(lost)
+        if self.on_drop is not None:
+            self.on_drop("drop_oldest", lost)
 
     def take_drops(self) -> Drops | None:
         """Return what was dropped since the last call, None if nothing was."""
@@ -229,7 +234,16 @@ class Outbox:
         self._dropped_untold, self._drops = 0, {}
         return drops
 
+    def waiting(self) -> list[Chunk]:
+        """Return what waits, in order."""
+        return [chunk for _, chunk in self._queue]
+
     # Flight ------------------------------------------------------------------------------------------------------
+
+    def has_credit(self) -> bool:
+        """Tell whether anything may be written now."""
+        room = self._window - (self.sent - self.consumed)
+        return room > 0 and not (self._flight and self._flight_bytes >= self._flight_limit)
 
     def take(self) -> list[Chunk]:
         """Return what may be written now, as chunks that fit one frame each; they count as sent."""

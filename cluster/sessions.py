@@ -28,6 +28,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._newest)
 
+    def find(self, client_id: str) -> int | None:
+        """Return the client that is logged in under this id, None if there is none."""
+        client, _ = self._newest.get(client_id, (None, None))
+        return client
+
     def forget(self, slot: int) -> None:
         """A connection point is no more."""
         for client_id in [name for name, (client, _) in self._newest.items() if slot_of(client) == slot]:

@@ -36,6 +36,7 @@ from cluster.language.tree import (
 )
 
 WORDS = {True: "true", False: "false", None: "unknown"}
+_VALUES = {word: value for value, word in WORDS.items()}
 SHOWN = 100  # characters of a text in the rendering
 _KIND_NAMES = {normal.BOOL: "bool", normal.NUMBER: "number", normal.STRING: "string"}
 _OUTCOMES = {"starts_with": "starts with", "ends_with": "ends with", "contains": "contains", "like": "is like"}
@@ -90,6 +91,14 @@ class Explanation(msgspec.Struct, frozen=True):
             if self.off_by is not None:
                 found["off_by"] = self.off_by
         return found
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Explanation:
+        """Return what `to_json` gave."""
+        fields = {**document, "value": _VALUES[document["value"]]}
+        fields["decided_by"] = tuple(fields.get("decided_by", ()))
+        fields["operands"] = tuple(map(cls.from_json, fields.get("operands", ())))
+        return cls(**fields)
 
     def __str__(self) -> str:
         """Return a line for each node, `*` where it decides about the one above; and what would have to change."""

@@ -100,6 +100,7 @@ def test_json_and_text_say_the_same() -> None:
         found = explain(tree, attributes)
         document = json.loads(json.dumps(found.to_json()))
         assert document["value"] == WORDS[found.value]
+        assert Explanation.from_json(document) == found
         lines = str(found).splitlines()
         assert len(lines) == len(nodes_of(found)) + (0 if found.value is True else 1 + len(found.to_change()))
 

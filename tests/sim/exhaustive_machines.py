@@ -31,8 +31,14 @@ LIVE = 3000
 CONSTANT = frozenset({"targets", "sources"})
 """Attributes that never change once they are set, and follow from the others."""
 
-IRRELEVANT = frozenset({"counters", "_config", "_limits", "_flow", "_timing", "_filters", "_settings", "form_bytes"})
-"""Attributes on which nothing depends that a client or another machine sees: what was counted, and settings."""
+IRRELEVANT = frozenset(
+    {
+        *("counters", "_config", "_limits", "_flow", "_timing", "_filters", "_settings", "form_bytes"),
+        *("_recent", "on_drop", "asked"),
+    }
+)
+"""Attributes on which nothing depends that a client or another machine sees: what was counted, settings, and what is
+remembered for an operator who asks."""
 
 ATOMS = (type(None), bool, int, float, str, bytes, Enum, View, FunctionType, type, np.dtype)
 

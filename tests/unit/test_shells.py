@@ -31,11 +31,13 @@ from cluster.messages import (
     COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
+    OPERATOR,
     Connect,
     Delivered,
     Disconnect,
     Drained,
     Event,
+    Explained,
     Flush,
     Flushed,
     Instruction,
@@ -578,3 +580,46 @@ async def test_a_coordinator_of_a_later_life_is_found_at_the_same_address() -> N
         await second.script.until(Received(role.peer, Delivered([4])))
         assert not second.script.count(Received(role.peer, Delivered([3])))
         await second.shell.stop()
+
+
+@conversation
+async def test_why_is_asked_over_sockets_of_two_connection_points() -> None:
+    async with (
+        sockets(layers=MANY) as cluster,
+        connect(cluster.doors[0], client_id="roof") as roof,
+        connect(cluster.doors[1], client_id="lab") as lab,
+    ):
+        subscription = await lab.subscribe("n >= 10")
+        await roof.publish({"n": 9})
+        await roof.publish({"n": 10})
+        assert (await anext(subscription)).sequence == 2
+        who: dict[str, Any] = {"client_id": "lab", "number": subscription.id, "publisher": "roof"}
+        codes = [
+            (await cluster.admin.why({"n": n}, sequence=sequence, **who))["delivery"]["code"]
+            for sequence, n in ((1, 9), (2, 10), (3, 10))
+        ]
+        assert codes[0] == "not_matching"
+        assert codes[1] in ("delivered", "consumed")
+        assert codes[2] == "not_published"
+
+
+@conversation
+async def test_an_operator_that_leaves_before_its_answer_does_no_harm() -> None:
+    async with sockets() as cluster, connect(cluster.doors[0], client_id="lab") as lab:
+        await lab.subscribe("exists n")
+        peer = Peer(CONNECTION_POINT, 0)
+        handler = cluster.shells[peer].handler
+        cluster.shells[peer].handler = None  # it answers nothing
+        asking = asyncio.create_task(cluster.admin.why({"n": 1}, client_id="lab"))
+        questions = cluster.coordinator._questions
+        while not questions._open:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        coordinator = cluster.shells[COORDINATOR_PEER]
+        while any(link.layer == OPERATOR for link in coordinator._links):
+            await asyncio.sleep(0.001)
+        (number,) = questions._open
+        cluster.shells[peer].handler = handler
+        coordinator.dispatch(Received(peer, Explained(number, b"{}")))
+        assert not questions._open
+        assert (await cluster.admin.why({"n": 1}, client_id="lab"))["matches"] is True
