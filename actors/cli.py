@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from actors.commands import broker, check, completion, demo, publish, replay, scale, subscribe
+from actors.commands import broker, check, completion, demo, publish, replay, scale, subscribe, why
 from actors.commands.failures import friendly
 
-EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs; 2 the command line is wrong;
-130 or 143 a signal ended it before it was done."""
+EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs (of `why`: it does not match); 2 the
+command line is wrong (of `why`: or there is no answer); 130 or 143 a signal ended it before it was done."""
 
 
 class _Group(click.Group):
@@ -45,6 +45,7 @@ main.add_command(publish.pub)
 main.add_command(subscribe.sub)
 main.add_command(replay.replay)
 main.add_command(check.check)
+main.add_command(why.why)
 main.add_command(demo.demo)
 main.add_command(completion.completion)
 
