@@ -177,7 +177,7 @@ def _describe_subscriber(subscriber: Document) -> list[str]:
         f"client:   {subscriber['client_id']}, {', '.join(stand)}",
         f"subscription: {subscription['number']} (id {subscription['id']}), "
         f"policy {subscription['policy'] or 'unknown'}, "
-        f"{'in force' if subscription['confirmed'] else 'not in force yet'}, change {subscription['change']}",
+        f"{'in force' if subscription['confirmed'] else 'not in force yet'}",
     ]
     drops = [f"{count:,} by {reason}" for reason, count in subscription["dropped_lately"].items()]
     if drops:

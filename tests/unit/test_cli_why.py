@@ -209,7 +209,7 @@ def test_how_the_subscriber_stands_is_shown(admin: FakeAdmin) -> None:
         "delivery: delivered: written",
         "client:   lab, 1,500 queued, 2 of 5 sent not consumed, no credit left, does not read its socket, "
         "holds up publishers in 2 places",
-        "subscription: 0 (id 1099511627776), policy block, not in force yet, change 1",
+        "subscription: 0 (id 1099511627776), policy block, not in force yet",
         "dropped of late: 1,200 by drop_oldest",
     ]
 
