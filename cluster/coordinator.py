@@ -457,6 +457,7 @@ class Coordinator:
     def _bury(self, peer: Peer) -> None:
         """Nobody hears anything of this incarnation any more."""
         report = self._reports[peer]
+        self._out += self._questions.lost(peer)
         assert self._view is not None, "roles of no view"
         if report.join is not None:
             member = report.member(peer)
