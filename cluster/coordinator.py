@@ -314,7 +314,7 @@ class Coordinator:
         Leavers are waited for as well, as they may owe something; but not for longer than until they count as lost.
         """
         assert self._view is not None, "resumed without a view"
-        for peer, report in self._reports.items():
+        for report in self._reports.values():
             if report.join is None and not report.dead and self._now_ms - report.heard_ms <= self._lost_ms:
                 return
         self.state = State.SERVING
