@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from actors.launch import prepare_environment
 from tests.live.processes import Up, free_ports
 
 
@@ -37,3 +39,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield up.start()
     finally:
         up.kill_everything()
+
+
+@pytest.fixture
+def raylets() -> Iterator[Any]:
+    """A Ray cluster of three nodes on this machine, that somebody else runs."""
+    prepare_environment()
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        yield cluster
+    finally:
+        cluster.shutdown()

@@ -52,6 +52,11 @@ def started_at(pid: int) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
+def parent(pid: int) -> int:
+    """Return the pid of the process that made this one: the raylet of its node."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def tree(pid: int) -> dict[int, str]:
     """Return the descendants of one of our own processes: pid -> when it started."""
     children: dict[int, list[int]] = {}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from actors.launch import Broker, launch
-from cluster.config import ClientPort, Config, Layers
+from cluster.config import ClientPort, Config, Layers, RaySettings
+from tests.live.processes import parent
 from tests.live.test_cluster import lives
 from tests.live.traffic import traffic
 
@@ -55,6 +56,12 @@ async def strike(broker: Broker, layer: str, slot: int, number: int = signal.SIG
     assert not lives(former["pid"]), "of a slot two processes are alive"
 
 
+def raylet_of(node: Any) -> int:
+    """Return the pid of a node's raylet."""
+    (process,) = node.all_processes["raylet"]
+    return int(process.process.pid)
+
+
 def test_any_role_may_die(tmp_path: Path) -> None:
     async def story() -> None:
         async with launch(configuration(tmp_path)) as broker:
@@ -82,6 +89,38 @@ def test_a_stopped_process_is_replaced_and_changes_nothing_any_more(tmp_path: Pa
         async with launch(configuration(tmp_path)) as broker, traffic(broker):
             for layer in ("exit_point", "access_point", "matcher"):
                 await strike(broker, layer, 1, signal.SIGSTOP)
+
+    asyncio.run(story())
+
+
+def test_a_node_that_is_lost_is_made_up_for_on_the_others(raylets: Any, tmp_path: Path) -> None:
+    config = Config(
+        name="node-loss",
+        data_directory=str(tmp_path),
+        client_port=ClientPort(port=0),
+        layers=TWO,
+        ray=RaySettings(address=raylets.address, lane_host="127.0.0.1", cpus_per_role=0.1),
+    )
+
+    async def story() -> None:
+        async with launch(config) as broker:
+            rows = (await broker.status())["members"]
+            doors = {parent(row["pid"]) for row in rows if row["layer"] == "connection_point" and row["slot"] == 0}
+            lost = next(
+                node
+                for node in raylets.list_all_nodes()
+                if node is not raylets.head_node and raylet_of(node) not in doors
+            )
+            lost_pid = raylet_of(lost)
+            gone = [row for row in rows if parent(row["pid"]) == lost_pid]
+            assert gone, "nothing runs on a node"
+            others = any(row["layer"] == "connection_point" for row in gone)
+            async with traffic(broker, publish_at=1 if others else 0):
+                await asyncio.to_thread(raylets.remove_node, lost, allow_graceful=False)
+                for row in gone:
+                    await back(broker, row["layer"], row["slot"], row)
+            for row in (await broker.status())["members"]:
+                assert parent(row["pid"]) != lost_pid
 
     asyncio.run(story())
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from actors.asking import open_admin
-from actors.launch import Broker, launch, prepare_environment
+from actors.launch import Broker, launch
 from cluster.config import ClientPort, Config, RaySettings, Timing, Transitions
 from cluster.errors import KittiwakeError
-from tests.live.processes import tree, wait_for
+from tests.live.processes import parent, tree, wait_for
 from tests.live.test_cluster import lives
 from tests.live.traffic import traffic
 
@@ -50,26 +50,6 @@ async def slots(broker: Broker, layer: str) -> list[int]:
 
 
 # On several nodes ----------------------------------------------------------------------------------------------------
-
-
-def parent(pid: int) -> int:
-    """Return the pid of the process that made this one: the raylet of its node."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@pytest.fixture
-def raylets() -> Iterator[Any]:
-    """A Ray cluster of three nodes on this machine, that somebody else runs."""
-    prepare_environment()
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=1)
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 def test_on_three_nodes_of_a_ray_cluster(raylets: Any, tmp_path: Path) -> None:
