@@ -818,7 +818,9 @@ class Coordinator:
         leavers = [member for member in transition.before.members if member.peer not in members]
         self._memory.view = transition.after.install()
         self._memory.leaving = [*self._memory.leaving, *leavers]
-        self._remember()
+        self._step_of = self._operation  # a later wish has been merged with it
+        if not self._account(transition, True):
+            self._remember()
         self._out += transition.commit()
         former, self._view = self._view, transition.after
         assert former is not None, "a second view before a first"
@@ -854,26 +856,29 @@ class Coordinator:
                 self._memory.leaving.remove(member)
                 self._dismiss(member.peer)
 
-    def _account(self, transition: Transition, committed: bool) -> None:
-        # What is aborted belongs to the operation that it has ended, whatever was asked for meanwhile.
-        operation = self._operation if committed else self._step_of
+    def _account(self, transition: Transition, committed: bool) -> bool:
+        """Have a step in the history, with the decision, and once more at its end; tell whether it is anybody's."""
+        operation = self._step_of
         if operation is None:
-            return
-        operation.steps.append(
-            Step(
-                transition.epoch,
-                transition.groups,
-                transition.entries,
-                transition.bytes,
-                transition.phases,
-                "committed" if committed else "aborted",
-            )
+            return False
+        step = Step(
+            transition.epoch,
+            transition.groups,
+            transition.entries,
+            transition.bytes,
+            dict(transition.phases),
+            "committed" if committed else "aborted",
         )
-        if committed:
-            operation.groups_moved += transition.groups
-            operation.entries += transition.entries
-            operation.bytes += transition.bytes
+        if operation.steps and operation.steps[-1].epoch == step.epoch:
+            operation.steps[-1] = step
+        else:
+            operation.steps.append(step)
+            if committed:
+                operation.groups_moved += transition.groups
+                operation.entries += transition.entries
+                operation.bytes += transition.bytes
         self._remember(operation)
+        return True
 
     # Time --------------------------------------------------------------------------------------------------------
 
