@@ -56,6 +56,9 @@ _NEWEST: Final = -1
 _BLOCK: Final = 0
 _DISCONNECT: Final = 1
 
+FEW_BYTES = 400
+"""Of numbers that are sooner counted one by one than by vectors, which take about 15 µs whatever there is."""
+
 Position = NewType("Position", int)
 """How often something was pushed: a place in the queue."""
 
@@ -342,9 +345,13 @@ class Outbox:
 
     def _count(self, lost: Chunk, reason: str) -> None:
         drops = self._drops.setdefault(reason, Drops())
-        numbers, counts = np.unique(columns.u32(lost.numbers), return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            drops.counts[number] = drops.counts.get(number, 0) + count
+        if len(lost.numbers) <= FEW_BYTES:
+            for number in columns.unpack(columns.UINT32, lost.numbers):
+                drops.counts[number] = drops.counts.get(number, 0) + 1
+        else:
+            numbers, counts = np.unique(columns.u32(lost.numbers), return_counts=True)
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+                drops.counts[number] = drops.counts.get(number, 0) + count
         drops.notifications += len(lost)
         self._dropped[reason] += len(lost)
         if self.on_drop is not None:

@@ -229,7 +229,7 @@ def oldest_per_key(replace: Replace) -> None:
     replace(Outbox, "_arrive", arrive)
 
 
-@mutant("a value that counts as the same for latest_per_key is any value", seeds=20)
+@mutant("for latest_per_key every value counts as the same", seeds=40)
 def every_value_the_same(replace: Replace) -> None:
     original = Attributes.claims
 
