@@ -11,11 +11,13 @@ from cluster.errors import (
     ConnectionLostError,
     FilterError,
     KittiwakeError,
+    PolicyError,
     RefusedError,
     RejectedError,
 )
 from cluster.language.builder import F
 from cluster.language.filter import Filter, parse
+from cluster.policy import latest_per_key
 
 __all__ = [
     "Client",
@@ -25,10 +27,12 @@ __all__ = [
     "FilterError",
     "KittiwakeError",
     "Notification",
+    "PolicyError",
     "RefusedError",
     "RejectedError",
     "Subscription",
     "connect",
     "connect_sync",
+    "latest_per_key",
     "parse",
 ]

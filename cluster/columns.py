@@ -58,7 +58,7 @@ def sizes(begins: Column, total: int) -> Column:
 
 
 def mask_with(mask: Column, number: int) -> Column:
-    """Return the mask, longer where that takes for `number`, with False in the new places.
+    """Return the mask (of single bytes), longer where that takes for `number`, with zeros in the new places.
 
     Far numbers cost no memory: beyond a page of them the mask has room for every subscription number at once, in a
     mapping of its own, of which the system backs only the pages that are written. (Doubling would write all of it, and
@@ -67,12 +67,12 @@ def mask_with(mask: Column, number: int) -> Column:
     if number < len(mask):
         return mask
     if number < MASK_PAGE:
-        grown = np.zeros(MASK_PAGE, np.bool_)
+        grown = np.zeros(MASK_PAGE, mask.dtype)
     else:
         room = mmap.mmap(-1, 1 << SUBSCRIPTION_BITS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             room.madvise(mmap.MADV_NOHUGEPAGE)
-        grown = np.frombuffer(room, np.bool_)
+        grown = np.frombuffer(room, mask.dtype)
     grown[: len(mask)] = mask
     return grown
 

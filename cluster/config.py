@@ -110,7 +110,7 @@ class Flow(Settings, frozen=True):
                         publish_floor_bytes.
     receive_window:     unconsumed notifications that a client is sent, whatever more it asks for.
     flight_bytes:       written to one client and not yet reported as consumed.
-    queue_messages, queue_bytes: waiting for one client beyond that; then the subscription's policy decides.
+    queue_messages, queue_bytes: waiting for one client beyond that; then the subscriptions' policies decide.
     stall_ms:           a client with policy block that consumes nothing for so long, while others wait for it,
                         is disconnected.
     batch_publications: an access point closes a batch when it holds so many.

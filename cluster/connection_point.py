@@ -46,7 +46,7 @@ import numpy as np
 from cluster import columns, frames
 from cluster.codec import FrameReader, FrameTooLargeError, decode_client_frame, encode_frame
 from cluster.config import Config
-from cluster.errors import CodecError, FilterError
+from cluster.errors import CodecError, FilterError, PolicyError
 from cluster.frames import SUBSCRIPTION_BITS, Bye
 from cluster.language import Filter, FilterLimits, encode_normal, parse
 from cluster.messages import (
@@ -114,7 +114,8 @@ from cluster.messages import (
     slot_of,
     subscription_id,
 )
-from cluster.outbox import Chunk, Outbox, Position
+from cluster.outbox import REASONS, Chunk, Outbox, Position
+from cluster.policy import policy_of
 from cluster.rebuilding import Rebuilding
 from cluster.recent import Recent
 from cluster.routing import access_point_of
@@ -122,7 +123,8 @@ from cluster.view import View, view_of
 from cluster.watermarks import Watermarks
 from cluster.why import explained
 
-POLICIES = ("block", "drop_oldest")
+DROPPED_FOR = {reason: f"dropped_{reason.removeprefix('drop_')}" for reason in REASONS}
+"""Counters by reason; `dropped` is their sum."""
 SESSION_MASK = (1 << 32) - 1
 """Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
 SESSIONS_PER_INCARNATION = 1 << 20
@@ -279,16 +281,8 @@ class ConnectionPoint:
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             (
-                "accepted",
-                "acknowledged",
-                "rejected",
-                "notifications",
-                "duplicates",
-                "dropped",
-                "connections",
-                "sessions",
-                "refused",
-                "sent_again",
+                *("accepted", "acknowledged", "rejected", "notifications", "duplicates", "connections", "sessions"),
+                *("refused", "sent_again", "slow_disconnected", "dropped", *DROPPED_FOR.values()),
             ),
             0,
         )
@@ -386,6 +380,7 @@ class ConnectionPoint:
 
     def _refuse(self, connection: Connection, bye: Bye) -> None:
         self.counters["refused"] += 1
+        self.counters["slow_disconnected"] += bye.code == "slow"
         self._forget(connection)
         self._end(connection.number, bye)
 
@@ -716,19 +711,19 @@ class ConnectionPoint:
                 session, frames.Refused(frame.request, "too_many", f"{limit} subscriptions are open", None, limit)
             )
             return cost
-        if frame.policy not in POLICIES:
-            reason = f"policy {frame.policy[:32]!r}, known are {', '.join(POLICIES)}"
-            self._write(session, frames.Refused(frame.request, "policy", reason, None, None))
-            return cost
         try:
+            policy = policy_of(frame.policy, self._filters)
             normal_form = encode_normal(_parse(frame.filter, self._filters).normal_form)
+        except PolicyError as error:
+            self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
+            return cost
         except FilterError as error:
             self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
             return cost if error.limit is None else OVER_LIMIT_US
         session.asked[frame.number] = (frame.policy, self._connections[session.connection].now_us)
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
-        session.outbox.set_policy(frame.number, droppable=frame.policy == "drop_oldest")
+        session.outbox.set_policy(frame.number, policy)
         self._send_change(session, frame.request, frame.number, normal_form)
         return cost + len(normal_form) // 10
 
@@ -832,9 +827,7 @@ class ConnectionPoint:
         used: list[int],
         held: set[int],
     ) -> None:
-        before = session.outbox.dropped
         position = session.outbox.push(chunk)
-        self.counters["dropped"] += session.outbox.dropped - before
         self._touched[session.key & SESSION_MASK] = session
         if not session.outbox.admits(position):
             self._hold(exit_point, session, position, runs, used, held)
@@ -993,17 +986,18 @@ class ConnectionPoint:
                 # Once a round and not once a close: a client may close thousands.
                 session.closed_now = False
                 session.outbox.keep(session.live)
-            if self._connections[session.connection].full_ms is None:
+            readable = self._connections[session.connection].full_ms is None
+            if readable:
                 chunks = session.outbox.take()
                 if chunks:
                     self._recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
                 for chunk in chunks:
                     self.counters["notifications"] += len(chunk)
                     self._write(session, chunk.frame())
-                drops = session.outbox.take_drops()
-                if drops is not None:
-                    counts = sorted(drops.counts.items())
-                    self._write(session, frames.Dropped("drop_oldest", drops.notifications, counts))
+            self._settle(session, tell=readable)
+            if session.outbox.overflowed:
+                self._refuse(self._connections[session.connection], self._overflow())
+                continue
             if session.holds:
                 self._release(session)
             if session.arrived and not session.outbox.queued and not session.holds:
@@ -1011,6 +1005,20 @@ class ConnectionPoint:
         for exit_point, tokens in self._delivered.items():
             self._out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
         self._delivered = {}
+
+    def _settle(self, session: Session, *, tell: bool) -> None:
+        """Apply the policies to what did not fit in flight; count what was dropped, and tell the client if it reads."""
+        for reason, count in session.outbox.settle().items():
+            self.counters["dropped"] += count
+            self.counters[DROPPED_FOR[reason]] += count
+        if tell:
+            for reason, drops in session.outbox.take_drops().items():
+                counts = sorted(drops.counts.items())
+                self._write(session, frames.Dropped(reason, drops.notifications, counts))
+
+    def _overflow(self) -> Bye:
+        limits = f"{self._flow.queue_messages} notifications or {self._flow.queue_bytes} bytes"
+        return Bye("slow", f"policy disconnect: more than {limits} wait, the limit of a client's queue")
 
     def _tick(self, now_ms: int) -> None:
         pings = now_ms // self._timing.client_heartbeat_ms != self._now_ms // self._timing.client_heartbeat_ms

@@ -80,3 +80,15 @@ class RefusedError(KittiwakeError):
         self.code = code
         self.limit = limit
         super().__init__(reason)
+
+
+class PolicyError(RefusedError):
+    """A slow-consumer policy that is malformed, unknown, or over a limit; position and limit as in FilterError."""
+
+    code = "policy"
+
+    def __init__(self, reason: str, *, position: int | None = None, limit: int | None = None) -> None:
+        super().__init__(reason, code=self.code, limit=limit)
+        self.position = position
+        if position is not None:
+            self.args = (f"{reason} at position {position}",)

@@ -80,7 +80,9 @@ class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
     number: the client's own, 0 <= number < 2**20; kept over reconnects. A new subscription wants a number that was
             not used before: what the closed one matched may still be on its way and would be taken for the new one's.
     filter: in text form, or in JSON form if it starts with a brace.
-    policy: what happens when the client does not keep up: "block" or "drop_oldest".
+    policy: what happens when the client does not keep up: "block", "drop_oldest", "drop_newest", "disconnect", or
+            "latest_per_key(attribute)", the name in backticks if it is no identifier. (`policy.py`, `outbox.py`)
+            A replaced policy holds for what is matched afterwards.
     """
 
     request: int
@@ -159,7 +161,8 @@ class Done(Frame, frozen=True, array_like=True, tag=67, gc=False):
 
 
 class Refused(Frame, frozen=True, array_like=True, tag=68, gc=False):
-    """The request has failed and changed nothing. position and limit as in FilterError."""
+    """The request has failed and changed nothing. position and limit as in FilterError; with code `policy` the
+    position is one in the policy."""
 
     request: int
     code: str
@@ -192,7 +195,10 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
 class Dropped(Frame, frozen=True, array_like=True, tag=70, gc=False):
     """Notifications dropped since the last such frame, because the client did not keep up.
 
-    reason: the policy's name. counts: (number of the subscription, notifications of it that were dropped).
+    reason: what was done. "drop_oldest": the queue was full, and of what waited the oldest gave way, be it for the
+            limit of a subscription with latest_per_key. "drop_newest": it came when the queue was full.
+            "latest_per_key": a newer one with the same value waits. One frame for each reason.
+    counts: (number of the subscription, notifications of it that were dropped).
     notifications: distinct ones; at most the sum of the counts, as one may match several subscriptions.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,8 +12,9 @@ import msgspec
 from actors.commands.failures import Failure, Interrupted, show_filter_error
 from actors.commands.options import client_options
 from actors.commands.running import run
-from cluster.errors import FilterError
+from cluster.errors import FilterError, PolicyError
 from cluster.language import parse
+from cluster.policy import policy_of
 
 if TYPE_CHECKING:
     from cluster.client import Notification
@@ -26,10 +27,12 @@ BATCH = 1024
 @client_options
 @click.option(
     "--policy",
-    type=click.Choice(["block", "drop_oldest"]),
+    metavar="POLICY",
     default="block",
     show_default=True,
-    help="When this end does not keep up: slow the publishers down, or drop the oldest readings (and say how many).",
+    help="When this end does not keep up: block (slow the publishers down), drop_oldest, drop_newest, "
+    "latest_per_key(ATTRIBUTE) (keep the newest reading for each value), or disconnect. "
+    "How many were dropped is said on stderr.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N readings.")
 @click.option(
@@ -39,7 +42,7 @@ def sub(
     filters: tuple[str, ...],
     url: str,
     client_id: str | None,
-    policy: Literal["block", "drop_oldest"],
+    policy: str,
     limit: int | None,
     envelope: bool,
 ) -> None:
@@ -61,6 +64,11 @@ def sub(
         except FilterError as error:
             if error.limit is None:  # whether it is within the limits, the cluster knows
                 raise Failure(show_filter_error(text, error)) from error
+    try:
+        policy_of(policy)
+    except PolicyError as error:
+        if error.limit is None:
+            raise Failure(str(error)) from error
     dropped: dict[str, int] = {}
     try:
         run(lambda _: _subscribe(filters, url, client_id, policy, limit, envelope, dropped))
@@ -75,7 +83,7 @@ async def _subscribe(
     filters: tuple[str, ...],
     url: str,
     client_id: str | None,
-    policy: Literal["block", "drop_oldest"],
+    policy: str,
     limit: int | None,
     envelope: bool,
     dropped: dict[str, int],

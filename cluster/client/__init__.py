@@ -22,6 +22,7 @@ from cluster.client.blocking import (
 from cluster.client.client import Acknowledge, Client, connect
 from cluster.client.notification import Notification
 from cluster.client.streams import Notifications, Policy, Stream, Subscription, SubscriptionGroup
+from cluster.policy import latest_per_key
 
 __all__ = [
     "Acknowledge",
@@ -41,4 +42,5 @@ __all__ = [
     "Value",
     "connect",
     "connect_sync",
+    "latest_per_key",
 ]

@@ -188,6 +188,11 @@ class BlockingClient:
         """Distinct notifications that the broker dropped as this client did not keep up, by reason."""
         return self._client.dropped
 
+    @property
+    def disconnections(self) -> Mapping[str, int]:
+        """How often the broker ended the connection on purpose, by code; see `Client.disconnections`."""
+        return self._client.disconnections
+
     def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched") -> None:
         """Publish one reading; see `Client.publish`."""
         self._thread.run(self._client.publish(attributes, ack=ack))
@@ -272,7 +277,7 @@ class BlockingStream(Generic[StreamT]):
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Notifications that the broker dropped because they were not read in time, by reason."""
+        """Notifications that the broker dropped because they were not read in time, by reason; see `Stream.dropped`."""
         return self._stream.dropped
 
     @property

@@ -203,6 +203,15 @@ class Client:
         """Distinct notifications that the broker dropped as this client did not keep up, by reason. A live view."""
         return MappingProxyType(self._protocol.delivery.dropped)
 
+    @property
+    def disconnections(self) -> Mapping[str, int]:
+        """How often the broker ended the connection on purpose, by the code of its Bye. A live view.
+
+        "slow" is for a client that did not keep up: a subscription with policy "disconnect" whose queue was full, one
+        with "block" that took nothing for long, or a socket that was not read.
+        """
+        return MappingProxyType(self._protocol.byes)
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else self._protocol.state
         return f"Client({self._url!r}, client_id={self.client_id!r}, {state})"
@@ -324,9 +333,19 @@ class Client:
         """Open a subscription; everything published after this returns is matched.
 
         filter: text, JSON form, or Python expression.
-        policy: what the broker does when this client does not keep up: "block" slows the publishers down,
-                "drop_oldest" drops notifications and counts them in `dropped`.
-        Raises: FilterError, RefusedError, ConnectionLostError. Cancelled, it leaves no subscription behind.
+        policy: what the broker does when this client does not keep up. It holds a queue for each client, of
+                `flow.queue_messages` and `flow.queue_bytes`, for what has no place in the receive window.
+                "block"                      slows the publishers down
+                "drop_oldest"                when the queue is full, gives up what has waited longest
+                "drop_newest"                when the queue is full, gives up what comes
+                "latest_per_key(attribute)"  keeps only the newest that waits for each value of the attribute, and if
+                                             the queue is full all the same, gives up what has waited longest
+                "disconnect"                 when the queue is full, ends the connection; the client reconnects and
+                                             has missed what came in between: see `disconnections`
+                What is given up is counted in `dropped`. Where several subscriptions match, the strictest policy
+                decides; they are, ascending, latest_per_key, drop_oldest, drop_newest, block, disconnect.
+        Raises: FilterError, PolicyError, RefusedError, ConnectionLostError. Cancelled, it leaves no subscription
+                behind.
         """
         text = filter_text(filter)
         subscription = Subscription(self, policy)

@@ -19,6 +19,7 @@ The caller writes what `take_output` returns after every call that may have prod
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,6 +119,8 @@ class ClientProtocol:
         self._told_restored = False
         self.former: FormerSession | None = None
         """While the client moves, until `settle`."""
+        self.byes: Counter[str] = Counter()
+        """How often a connection ended with Bye, by code."""
         self.asked: list[str] = []
         """Where to move next, as the present connection has said during this move."""
 
@@ -213,6 +216,7 @@ class ClientProtocol:
     def _handle(self, frame: ServerFrame, outcomes: list[Outcome]) -> None:
         if isinstance(frame, Bye):
             self.state = "ended"
+            self.byes[frame.code] += 1
             outcomes.append(Ended(frame.code, frame.reason, reconnect=frame.code in RECONNECT_CODES))
             return
         if self.state == "greeting":

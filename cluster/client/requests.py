@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from cluster.codec import encode_frame
-from cluster.errors import CodecError, FilterError, KittiwakeError, RefusedError
+from cluster.errors import CodecError, FilterError, KittiwakeError, PolicyError, RefusedError
 from cluster.frames import SUBSCRIPTION_BITS, Done, Refused, Subscribe, Unsubscribe
 
 NUMBER_COUNT = 1 << SUBSCRIPTION_BITS
@@ -234,4 +234,6 @@ def refusal(frame: Refused) -> KittiwakeError:
     """Return the exception that says what the frame says."""
     if frame.code == FilterError.code:
         return FilterError(frame.reason, position=frame.position, limit=frame.limit)
+    if frame.code == PolicyError.code:
+        return PolicyError(frame.reason, position=frame.position, limit=frame.limit)
     return RefusedError(frame.reason, code=frame.code, limit=frame.limit)

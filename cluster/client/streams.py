@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from cluster.client.client import Client
     from cluster.client.filters import FilterLike
 
-Policy = Literal["block", "drop_oldest"]
+Policy = str
+"""What the broker does when a stream is not read in time: "block", "drop_oldest", "drop_newest", "disconnect", or
+"latest_per_key(attribute)", which `latest_per_key("attribute")` spells for any name. The broker judges it."""
 
 
 class Stream(abc.ABC):
@@ -47,7 +49,11 @@ class Stream(abc.ABC):
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Notifications that the broker dropped because they were not read in time, by reason. A live view."""
+        """Notifications that the broker dropped because they were not read in time, by reason. A live view.
+
+        Reasons: "drop_oldest" and "drop_newest" as the policies are called; "latest_per_key" where a newer one with
+        the same value took its place. What latest_per_key loses because the queue is full is under "drop_oldest".
+        """
         return MappingProxyType(self._inbox.dropped)
 
     @property

@@ -15,9 +15,10 @@ only once, their order is fixed, and so is the state.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from cluster import Filter, parse
-from tests.sim.client import NEVER, Client, Publication, Session, State, require
+from tests.sim.client import LOSSY, NEVER, Client, Publication, Received, Session, State, require
 
 
 @lru_cache(maxsize=1024)
@@ -98,6 +99,7 @@ def check_session(session: Session, publications: list[Publication], now: int) -
                 f"{[state.filter for state in possible_states(session, number, publication, now)]}",
             )
     missing_required = missing_allowed = 0
+    lost: list[tuple[int, Publication]] = []
     by_number: dict[int, list[int]] = {number: [0, 0] for number in session.histories}
     for publication in publications:
         got = session.received.get(publication.number)
@@ -119,10 +121,11 @@ def check_session(session: Session, publications: list[Publication], now: int) -
         certain = required_numbers(session, publication, horizon) if horizon else []
         for number in certain:
             require(
-                session.policies[number] == "drop_oldest",
+                session.policies[number].startswith(LOSSY),
                 f"{name}: #{publication.number} {publication.attributes} never came for {number}",
             )
             by_number[number][0] += 1
+            lost.append((number, publication))
         missing_required += bool(certain)
         hoped = [number for number in session.histories if allowed(session, number, publication, now)]
         for number in hoped:
@@ -138,8 +141,49 @@ def check_session(session: Session, publications: list[Publication], now: int) -
         missing_required <= session.dropped, f"{name}: {missing_required} are missing, {session.dropped} were dropped"
     )
     for number, (least, most) in by_number.items():
-        told = session.dropped_counts.get(number, 0)
+        told = sum(count for (one, _), count in session.drops.items() if one == number)
         require(least <= told <= most, f"{name}: {told} of {number} dropped, {least} to {most} are missing")
+    check_latest(session, lost)
+
+
+def check_latest(session: Session, lost: list[tuple[int, Publication]]) -> None:
+    """Check that something newer came for what a subscription with latest_per_key has lost, if not to the limit.
+
+    lost: (number, publication) of what was certain to match and never came. What outdates it came to the connection
+    point after it, and so to the client after it was sent, and no earlier than the same publisher's own.
+    """
+    by_value: dict[tuple[int, Any], list[Received]] = {}
+    for received in session.received.values():
+        for number in received.numbers:
+            attribute = _attribute(session.policies[number])
+            if attribute is not None:
+                by_value.setdefault((number, _value(received.publication, attribute)), []).append(received)
+    for number, publication in lost:
+        attribute = _attribute(session.policies[number])
+        if attribute is None or (number, "drop_oldest") in session.drops or (number, "drop_newest") in session.drops:
+            continue
+        value = _value(publication, attribute)
+        require(
+            any(
+                newer.stamp > publication.sent
+                and (
+                    newer.publication.publisher is not publication.publisher
+                    or newer.publication.sequence > publication.sequence
+                )
+                for newer in by_value.get((number, value), ())
+            ),
+            f"{session.name()}: #{publication.number} was lost for {number}, nothing newer with {attribute} = {value}",
+        )
+
+
+def _attribute(policy: str) -> str | None:
+    return policy.removeprefix("latest_per_key(").removesuffix(")") if policy.startswith("latest_per_key") else None
+
+
+def _value(publication: Publication, attribute: str) -> Any:
+    """The values of the simulator's attributes are strings, and numbers that are equal where they are the same."""
+    assert publication.attributes is not None, "it matched"
+    return publication.attributes.get(attribute, ())
 
 
 def check_acknowledged(publication: Publication, sessions: list[Session], handed: set[tuple[int, int, int]]) -> None:

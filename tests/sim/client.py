@@ -16,10 +16,20 @@ from typing import Any
 from cluster import frames
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.config import Config
+from tests.sim.plan import BROKEN_POLICIES
 
 NEVER = -1
 HARMLESS = frames.RECONNECT_CODES | {"taken_over"}
 """What a client that keeps to the protocol may be told at the end."""
+
+
+LOSES_BY = {
+    "latest_per_key": ("latest_per_key",),
+    "drop_oldest": ("latest_per_key", "drop_oldest"),
+    "drop_newest": ("latest_per_key", "drop_oldest", "drop_newest"),
+}
+"""The policies that may lose a notification by each reason; the weaker ones where a stricter one matches as well."""
+LOSSY = LOSES_BY["drop_newest"]
 
 
 class Violation(AssertionError):
@@ -77,7 +87,8 @@ class Session:
 
     histories: by subscription number, its states in the order of the requests, the first one "not yet opened".
     rebound:   its traffic has changed its access point, so that the order of its requests is not fixed throughout.
-    policies:  by subscription number. dropped: notifications told as dropped; dropped_counts: by subscription.
+    policies:  by subscription number. dropped_for: notifications told as dropped, by reason; drops: by subscription
+               and reason.
     """
 
     client: Client
@@ -86,10 +97,15 @@ class Session:
     histories: dict[int, list[State]] = field(default_factory=dict)
     policies: dict[int, str] = field(default_factory=dict)
     received: dict[int, Received] = field(default_factory=dict)
-    dropped: int = 0
-    dropped_counts: dict[int, int] = field(default_factory=dict)
+    dropped_for: dict[str, int] = field(default_factory=dict)
+    drops: dict[tuple[int, str], int] = field(default_factory=dict)
     ended: int = NEVER
     rebound: bool = False
+
+    @property
+    def dropped(self) -> int:
+        """Notifications told as dropped."""
+        return sum(self.dropped_for.values())
 
     def name(self) -> str:
         """For traces."""
@@ -237,7 +253,8 @@ class Client:
         stamp = self._note(f"{self.name} subscribes {number} {policy} {text!r}{' (to be refused)' * (full or broken)}")
         state = None
         if full or broken:
-            self._requests[request] = ("too_many" if full else "filter" if policy != "odd" else "policy", number, None)
+            fault = "policy" if policy in BROKEN_POLICIES else "filter"
+            self._requests[request] = ("too_many" if full else fault, number, None)
         else:
             self.desired[number] = (text, policy)
             state = self._state(number, text, stamp)
@@ -294,6 +311,9 @@ class Client:
                 self._note(f"{self.name} is told Bye {code}: {reason}")
                 self.byes.append(code)
                 require(code in HARMLESS, f"{self.name}: Bye {code}: {reason}")
+                if reason.startswith("policy disconnect"):
+                    policies = self.session.policies if self.session is not None else {}
+                    require("disconnect" in policies.values(), f"{self.name}: {reason}, its policies are {policies}")
                 self.state = "leaving"
             case frames.Welcome():
                 self._welcome(frame)
@@ -305,8 +325,8 @@ class Client:
                 self._answered(request, "done")
             case frames.Refused(request, code):
                 self._answered(request, code)
-            case frames.Dropped(_, notifications, counts):
-                self._dropped(notifications, counts)
+            case frames.Dropped():
+                self._dropped(frame.reason, frame.notifications, frame.counts)
             case frames.Move(addresses):
                 self._note(f"{self.name} is asked to move to {addresses}")
                 self.asked_to_move = True
@@ -372,18 +392,22 @@ class Client:
         if state is not None:
             state.done = stamp
 
-    def _dropped(self, notifications: int, counts: list[tuple[int, int]]) -> None:
+    def _dropped(self, reason: str, notifications: int, counts: list[tuple[int, int]]) -> None:
         assert self.session is not None, "open without a session"
-        self._note(f"{self.name} is told that {notifications} were dropped: {counts}")
+        self._note(f"{self.name} is told that {notifications} were dropped by {reason}: {counts}")
         require(
             max((count for _, count in counts), default=0) <= notifications <= sum(count for _, count in counts),
             f"{self.name}: {notifications} dropped, by subscription {counts}",
         )
-        self.session.dropped += notifications
+        session = self.session
+        session.dropped_for[reason] = session.dropped_for.get(reason, 0) + notifications
         for number, count in counts:
-            policy = self.session.policies.get(number)
-            require(policy == "drop_oldest", f"{self.name}: subscription {number} with policy {policy} had drops")
-            self.session.dropped_counts[number] = self.session.dropped_counts.get(number, 0) + count
+            policy = session.policies.get(number, "none")
+            require(
+                policy.startswith(LOSES_BY[reason]),
+                f"{self.name}: subscription {number} with policy {policy} had drops by {reason}",
+            )
+            session.drops[number, reason] = session.drops.get((number, reason), 0) + count
 
     def _notify(self, frame: frames.Notify) -> None:
         session = self.session

@@ -17,6 +17,7 @@ import numpy as np
 
 from cluster import columns, frames
 from cluster.access_point import AccessPoint
+from cluster.conflation import Attributes, Claims
 from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import Coordinator
 from cluster.exit_point import ExitPoint
@@ -41,6 +42,7 @@ from cluster.messages import (
     subscription_id,
 )
 from cluster.outbox import Chunk, Outbox
+from cluster.policy import Policy
 
 Replace = Callable[[type, str, Any], None]
 
@@ -176,16 +178,81 @@ def queue_admits_everything(replace: Replace) -> None:
 
 @mutant("a full queue drops notifications of subscriptions with policy block", seeds=20)
 def block_is_dropped(replace: Replace) -> None:
-    def set_policy(self: Outbox, number: int, *, droppable: bool) -> None:
-        self._any_droppable = True
+    original = Outbox.set_policy
+
+    def set_policy(self: Outbox, number: int, policy: Policy) -> None:
+        original(self, number, Policy("drop_oldest") if policy.name == "block" else policy)
 
     replace(Outbox, "set_policy", set_policy)
-    replace(Outbox, "_droppable_in", lambda self, chunk: np.ones(len(chunk), np.bool_))
 
 
 @mutant("drops are not told to the client", seeds=20)
 def drops_untold(replace: Replace) -> None:
-    replace(Outbox, "take_drops", lambda self: None)
+    replace(Outbox, "take_drops", lambda self: {})
+
+
+@mutant("now and then a drop is not counted", seeds=20)
+def drop_not_counted(replace: Replace) -> None:
+    original = Outbox._count
+
+    def count(self: Outbox, lost: Chunk, reason: str) -> None:
+        calls: list[None] = self.__dict__.setdefault("calls", [])
+        calls.append(None)
+        if len(calls) % 4:
+            original(self, lost, reason)
+
+    replace(Outbox, "_count", count)
+
+
+@mutant("what is outdated is not counted as dropped", seeds=20)
+def outdated_not_counted(replace: Replace) -> None:
+    original = Outbox._count
+
+    def count(self: Outbox, lost: Chunk, reason: str) -> None:
+        if reason != "latest_per_key":
+            original(self, lost, reason)
+
+    replace(Outbox, "_count", count)
+
+
+@mutant("of what waits with one value latest_per_key keeps the oldest, not the newest", seeds=40)
+def oldest_per_key(replace: Replace) -> None:
+    original = Outbox._arrive
+
+    def arrive(self: Outbox, entry: Any, conflating: bool) -> None:
+        claims = self._attributes.claims(entry.chunk.numbers, entry.chunk.payload) if conflating else []
+        if any(key in self._newest._claims for key, _ in claims):
+            self._count(entry.chunk, "latest_per_key")
+        else:
+            original(self, entry, conflating)
+
+    replace(Outbox, "_arrive", arrive)
+
+
+@mutant("for latest_per_key every value counts as the same", seeds=40)
+def every_value_the_same(replace: Replace) -> None:
+    original = Attributes.claims
+
+    def claims(self: Attributes, numbers: bytes, publication: bytes) -> Claims:
+        return [((attribute, None), own) for (attribute, _), own in original(self, numbers, publication)]
+
+    replace(Attributes, "claims", claims)
+
+
+@mutant("a drop is told with the reason of another policy", seeds=20)
+def drops_under_one_name(replace: Replace) -> None:
+    original = Outbox._count
+    replace(Outbox, "_count", lambda self, lost, reason: original(self, lost, "latest_per_key"))
+
+
+@mutant("a full queue of a subscription with policy disconnect drops the oldest", seeds=40)
+def disconnect_is_dropped(replace: Replace) -> None:
+    original = Outbox.set_policy
+
+    def set_policy(self: Outbox, number: int, policy: Policy) -> None:
+        original(self, number, Policy("drop_oldest") if policy.name == "disconnect" else policy)
+
+    replace(Outbox, "set_policy", set_policy)
 
 
 @mutant("a subscribe is confirmed before the matchers have it", seeds=20)

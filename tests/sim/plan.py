@@ -28,6 +28,10 @@ FILTERS = (
     "missing b or a in (1, 2, 3)",
 )
 
+LOSSY_POLICIES = ("drop_oldest", "drop_newest", "latest_per_key(a)", "latest_per_key(station)")
+
+BROKEN_POLICIES = ("odd", "latest_per_key", "latest_per_key()", "latest_per_key(in)", "drop_oldest(a)")
+
 BROKEN_FILTERS = ("a >", "a > 3 and", "b between 5 and 2", "(a == 1", "{", "no such (", "")
 
 

@@ -10,6 +10,7 @@ import msgspec
 from cluster import moving
 from cluster.access_point import AccessPoint
 from cluster.assignment import fewest_moves
+from cluster.connection_point import DROPPED_FOR
 from cluster.coordinator import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
@@ -40,6 +41,7 @@ COUNTERS_OF_THE_STOPPED = frozenset(
         "rejected",
         "notifications",
         "dropped",
+        *DROPPED_FOR.values(),
     }
 )
 

@@ -85,7 +85,7 @@ def version_ignored(replace: Replace) -> None:
     replace(Matcher, "_apply", apply)
 
 
-@mutant("a matcher is ready before it has heard that nothing more comes", seeds=10, scenario="matchers")
+@mutant("a matcher is ready before it has heard that nothing more comes", seeds=80, scenario="matchers")
 def ready_without_the_end(replace: Replace) -> None:
     def finish(self: Moving, out: list[Instruction]) -> None:
         if self._unmarked or self._said:
@@ -121,7 +121,7 @@ def no_digest(replace: Replace) -> None:
     replace(Moving, "_finish", finish)
 
 
-@mutant("a source sends without regard to what the target has taken", seeds=20, scenario="matchers")
+@mutant("a source sends without regard to what the target has taken", seeds=40, scenario="matchers")
 def credit_ignored(replace: Replace) -> None:
     original = Moving._walk
 

@@ -26,7 +26,7 @@ import msgpack
 from cluster import columns, moving
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
-from cluster.connection_point import ConnectionPoint
+from cluster.connection_point import DROPPED_FOR, ConnectionPoint
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
@@ -41,9 +41,19 @@ from cluster.messages import (
     Recover,
     Tick,
 )
+from cluster.outbox import REASONS
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
-from tests.sim.plan import BROKEN_FILTERS, FILTERS, SCENARIOS, draw_attributes, draw_broken, draw_plan
+from tests.sim.plan import (
+    BROKEN_FILTERS,
+    BROKEN_POLICIES,
+    FILTERS,
+    LOSSY_POLICIES,
+    SCENARIOS,
+    draw_attributes,
+    draw_broken,
+    draw_plan,
+)
 from tests.sim.scaling import Scaling
 from tests.sim.trace import Trace
 
@@ -87,6 +97,7 @@ class World:
         self.seed = seed
         self._without = without
         self.rng = random.Random(seed)
+        self._policies = random.Random(f"policies of {seed}")  # apart: the rest of a seed is as it was without them
         self.plan = dataclasses.replace(draw_plan(self.rng), **SCENARIOS[scenario])
         self.trace = Trace()
         self.now_ms = self.rng.randint(0, 1 << 40)
@@ -494,11 +505,15 @@ class World:
     def _subscribe(self, client: Client) -> None:
         if self.rng.random() < 0.1:
             if self.rng.random() < 0.3:
-                client.subscribe("a > 3", "odd", broken=True)
+                client.subscribe("a > 3", self._policies.choice(BROKEN_POLICIES), broken=True)
             else:
                 client.subscribe(self.rng.choice(BROKEN_FILTERS), "block", broken=True)
         else:
-            policy = self.rng.choice(("block", "drop_oldest"))
+            policy = self.rng.choice(("block", "lossy"))
+            if policy == "lossy":
+                policy = self._policies.choice(LOSSY_POLICIES)
+            elif self._policies.random() < 0.25:
+                policy = "disconnect"
             client.subscribe(self.rng.choice(FILTERS), policy, broken=False)
 
     def _update(self, client: Client) -> None:
@@ -615,10 +630,19 @@ class World:
         require(broken <= parts[2], f"{parts[2]} rejected, told were {broken}")
         require(parts[2] <= maybe or not undisturbed, f"{parts[2]} rejected, sent {maybe}")
         seen = sum(len(session.received) for client in self.clients for session in client.sessions)
-        told = sum(session.dropped for client in self.clients for session in client.sessions)
+        sessions = [session for client in self.clients for session in client.sessions]
+        told = sum(session.dropped for session in sessions)
+        for reason in REASONS:
+            own = sum(session.dropped_for.get(reason, 0) for session in sessions)
+            counted = gauge("connection_point", DROPPED_FOR[reason])
+            require(own <= counted, f"{own} told as dropped by {reason}, {counted} counted")
+            if all(session.ended == NEVER for session in sessions):
+                require(own == counted, f"{own} told as dropped by {reason}, {counted} counted, nobody has left")
         written, dropped = gauge("connection_point", "notifications"), gauge("connection_point", "dropped")
         handed = gauge("exit_point", "notifications")
         require(seen <= written and told <= dropped, f"{seen} seen of {written}, {told} told of {dropped} dropped")
+        by_reason = sum(gauge("connection_point", name) for name in DROPPED_FOR.values())
+        require(by_reason == dropped, f"{by_reason} dropped by all reasons, {dropped} dropped")
         require(written + dropped <= handed, f"{written} written and {dropped} dropped of {handed}")
 
     def _check_empty(self) -> None:

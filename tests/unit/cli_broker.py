@@ -15,6 +15,7 @@ from typing import Any
 
 from cluster.errors import RejectedError
 from cluster.language import Filter, parse
+from cluster.policy import policy_of
 
 
 @dataclass
@@ -117,7 +118,7 @@ class FakeClient:
         return await self.subscribe_many([filter])
 
     async def subscribe_many(self, filters: Iterable[str], *, policy: str = "block") -> FakeStream:
-        assert policy in ("block", "drop_oldest")
+        policy_of(policy)
         stream = FakeStream(self.broker, self.client_id, filters)
         self.broker.streams.append(stream)
         return stream

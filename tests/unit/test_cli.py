@@ -289,6 +289,19 @@ def test_sub_refuses_a_bad_filter_before_it_connects(broker: FakeBroker) -> None
     assert broker.urls == []
 
 
+def test_sub_refuses_a_bad_policy_before_it_connects(broker: FakeBroker) -> None:
+    result = kittiwake("sub", "no2 > 4", "--policy", "latest_per_key()")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: policy latest_per_key: expected an attribute's name at position 15\n"
+    assert broker.urls == []
+
+
+@pytest.mark.usefixtures("feed")
+def test_sub_passes_its_policy_on(broker: FakeBroker) -> None:
+    result = kittiwake("sub", "no2 > 40", "--policy", "latest_per_key(station)", "--limit", "1")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+
+
 # replay --------------------------------------------------------------------------------------------------------------
 
 

@@ -589,6 +589,12 @@ def test_drops_are_told() -> None:
             assert subscription.dropped == {"drop_oldest": 5}
             assert group.dropped == {"drop_oldest": 3}
             assert client.dropped == {"drop_oldest": 6}
+            broker.link.send(frames.Dropped("latest_per_key", 2, [(2, 2)]))
+            broker.link.send(frames.Dropped("drop_oldest", 1, [(0, 1)]))
+            await broker.settle()
+            assert subscription.dropped == {"drop_oldest": 6}
+            assert group.dropped == {"drop_oldest": 3, "latest_per_key": 2}
+            assert client.dropped == {"drop_oldest": 7, "latest_per_key": 2}
 
     run(main)
 

@@ -90,6 +90,7 @@ def test_the_whole_life_of_a_client() -> None:
         server.call(broker.link.notify, ({}, [1]))
         next(group)
         assert subscription.dropped == client.dropped == {"drop_oldest": 1}
+        assert client.disconnections == {}
         stream = client.notifications()
         server.call(broker.link.notify, ({"wide": 1}, [0]))
         assert next(stream).attributes == {"wide": 1}

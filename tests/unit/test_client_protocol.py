@@ -15,7 +15,7 @@ from cluster.client.protocol import Arrived, ClientProtocol, Ended, Opened, publ
 from cluster.client.publishing import Offer, Publishing
 from cluster.client.requests import Request, Requests
 from cluster.codec import FrameReader, decode_client_frame, encode_frame
-from cluster.errors import CodecError, FilterError, RefusedError
+from cluster.errors import CodecError, FilterError, PolicyError, RefusedError
 from cluster.frames import Acknowledged, Bye, Done, Dropped, Hello, Notify, Ping, Pong, Publish, Refused, Welcome
 from tests.unit.client_broker import notify_frame, split
 
@@ -548,6 +548,26 @@ def test_drops_are_counted_by_reason() -> None:
     delivery.drop(Dropped("drop_oldest", 5, [(0, 4), (1, 2), (9, 1)]))
     delivery.drop(Dropped("drop_oldest", 1, [(0, 1)]))
     assert (a.dropped, b.dropped, delivery.dropped) == ({"drop_oldest": 5}, {"drop_oldest": 2}, {"drop_oldest": 6})
+
+
+def test_the_broker_s_word_on_a_policy_has_its_place_and_limit() -> None:
+    requests = Requests()
+    requests.connected()
+    request = requests.open("a", "latest_per_key(b")
+    requests.answer(Refused(1, "policy", "no", 16, 8))
+    assert isinstance(request.error, PolicyError)
+    assert (request.error.reason, request.error.position, request.error.limit) == ("no", 16, 8)
+    assert str(request.error) == "no at position 16"
+
+
+def test_each_bye_is_counted_by_code_over_all_connections() -> None:
+    protocol = opened()
+    protocol.receive(encode_frame(Bye("slow", "too slow")))
+    protocol.connection_lost()
+    protocol.connection_made()
+    protocol.receive(encode_frame(WELCOME))
+    protocol.receive(encode_frame(Bye("slow", "too slow")) + encode_frame(Bye("shutdown", "is ignored")))
+    assert protocol.byes == {"slow": 2}
 
 
 @pytest.mark.parametrize("field", ["run", "sequence", "lengths", "matches", "numbers", "payload"])

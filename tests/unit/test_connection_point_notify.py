@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgpack
+
 from cluster import frames
-from cluster.messages import EXIT_POINT, Delivered, Peer, Received
+from cluster.messages import EXIT_POINT, ClientFree, ClientFull, Delivered, Peer, Received
 from tests.unit.edge import NOW_US, Edge, deliver, publish, small_config
 
 
@@ -260,6 +262,94 @@ def test_drop_oldest_removes_counts_and_tells_and_holds_nobody_up() -> None:
     assert (gauges["dropped"], gauges["notifications"], gauges["queued"]) == (4, 4, 2)
 
 
+def test_drop_newest_keeps_what_waits_and_holds_nobody_up() -> None:
+    edge = Edge()
+    connection, session = listening(edge, policy="drop_newest", receive_window=2)
+    edge.deliver(*rows(session, 1, 2))
+    edge.drain()
+    edge.deliver(*rows(session, *range(3, 11)))
+    edge.drain()
+    heard = edge.heard(connection)
+    assert heard[-1] == frames.Dropped("drop_newest", 4, [(0, 4)])
+    assert tokens_of(edge) == list(range(1, 11))
+    edge.say(connection, frames.Consumed(2))
+    edge.drain()
+    assert sequences_of(edge, connection) == [3, 4]
+    gauges = edge.machine.gauges()
+    assert (gauges["dropped"], gauges["dropped_newest"], gauges["dropped_oldest"], gauges["queued"]) == (4, 4, 0, 2)
+
+
+def test_latest_per_key_tells_what_was_outdated_and_what_the_limit_took() -> None:
+    edge = Edge()
+    connection, session = listening(edge, policy="latest_per_key(`no 2`)", receive_window=1)
+    edge.deliver(*rows(session, 1), payload=msgpack.packb({"x": 0}))
+    edge.drain()
+    edge.heard(connection)
+    for number, value in enumerate((1, 1.0, True, None, "1", 2, 1, 3), 2):
+        edge.deliver(*rows(session, number), payload=msgpack.packb({"x": number, "no 2": value}))
+    edge.drain()
+    # 2 is outdated by 3; then come more values than a queue of four holds.
+    assert edge.heard(connection) == [
+        frames.Dropped("latest_per_key", 1, [(0, 1)]),
+        frames.Dropped("drop_oldest", 3, [(0, 3)]),
+    ]
+    assert tokens_of(edge) == list(range(1, 10))
+    got = []
+    for count in range(1, 6):
+        edge.say(connection, frames.Consumed(count))
+        edge.drain()
+        got += sequences_of(edge, connection)
+    assert got == [6, 7, 8, 9]
+    gauges = edge.machine.gauges()
+    assert (gauges["dropped"], gauges["dropped_latest_per_key"], gauges["dropped_oldest"]) == (4, 1, 3)
+
+
+def test_disconnect_ends_the_session_and_lets_everybody_go() -> None:
+    edge = Edge()
+    connection, session = listening(edge, policy="disconnect", receive_window=1)
+    edge.deliver(*rows(session, 1, 2, 3, 4, 5))
+    edge.drain()
+    assert connection not in edge.closed
+    assert tokens_of(edge) == [1, 2, 3, 4, 5]
+    edge.heard(connection)
+    edge.deliver(*rows(session, 6, 7))
+    edge.drain()
+    (bye,) = edge.heard(connection)
+    reason = "policy disconnect: more than 4 notifications or 10000 bytes wait, the limit of a client's queue"
+    assert bye == frames.Bye("slow", reason)
+    assert connection in edge.closed
+    assert tokens_of(edge) == [6, 7]
+    gauges = edge.machine.gauges()
+    assert (gauges["slow_disconnected"], gauges["dropped"], gauges["queued"], gauges["held_runs"]) == (1, 0, 0, 0)
+    assert (gauges["sessions"], gauges["refused"]) == (0, 1)
+
+
+def test_what_comes_at_once_and_fits_in_flight_meets_no_policy() -> None:
+    for policy in ("drop_oldest", "drop_newest", "latest_per_key(a)", "disconnect"):
+        edge = Edge()
+        connection, session = listening(edge, policy=policy, receive_window=50)
+        edge.deliver(*rows(session, *range(1, 41)), payload=msgpack.packb({"a": 1}))
+        edge.drain()
+        assert sequences_of(edge, connection) == list(range(1, 41))
+        assert tokens_of(edge) == list(range(1, 41))
+        assert connection not in edge.closed
+
+
+def test_drops_are_counted_at_once_and_told_when_the_client_reads() -> None:
+    edge = Edge()
+    connection, session = listening(edge, policy="drop_oldest")
+    edge.feed(ClientFull(connection))
+    edge.deliver(*rows(session, *range(1, 11)))
+    edge.drain()
+    assert edge.heard(connection) == []
+    assert edge.machine.gauges()["dropped_oldest"] == 6
+    edge.feed(ClientFree(connection))
+    edge.drain()
+    notify, dropped = edge.heard(connection)
+    assert isinstance(notify, frames.Notify)
+    assert dropped == frames.Dropped("drop_oldest", 6, [(0, 6)])
+
+
 def test_what_also_matches_a_block_subscription_is_not_dropped() -> None:
     edge = Edge()
     connection, session = listening(edge, policy="drop_oldest", receive_window=1)
@@ -289,7 +379,7 @@ def test_a_subscriber_at_rest_keeps_no_strangers_bytes() -> None:
     edge.drain()
     edge.heard(connection)
     outbox = edge.machine._connections[connection].session.outbox  # type: ignore[union-attr]
-    ((_, chunk),) = outbox._queue
+    (chunk,) = (entry.chunk for entry in outbox._queue.values())
     for column in (chunk.run, chunk.sequence, chunk.lengths, chunk.matches, chunk.numbers, chunk.payload):
         assert type(column) is bytes, "a column may be a view of the whole message"
         assert len(column) <= 8

@@ -132,8 +132,23 @@ def test_an_unknown_policy_is_refused_and_not_echoed_at_length() -> None:
     (refused,) = edge.heard(connection)
     assert isinstance(refused, frames.Refused)
     assert refused.code == "policy"
-    assert "block, drop_oldest" in refused.reason
-    assert len(refused.reason) < 100
+    assert "block, drop_oldest, drop_newest, latest_per_key(attribute), disconnect" in refused.reason
+    assert len(refused.reason) < 130
+
+
+def test_a_malformed_policy_is_refused_with_place_and_limit() -> None:
+    edge = Edge()
+    connection = edge.login()
+    edge.say(connection, frames.Subscribe(1, 0, "a > 1", "latest_per_key()"))
+    edge.say(connection, frames.Subscribe(2, 0, "a > 1", f"latest_per_key({'x' * 300})"))
+    empty, long = edge.heard(connection)
+    assert empty == frames.Refused(1, "policy", "policy latest_per_key: expected an attribute's name", 15, None)
+    reason = "policy latest_per_key: an attribute's name of more than 256 bytes"
+    assert long == frames.Refused(2, "policy", reason, 15, 256)
+    assert edge.to_peers() == []
+    edge.say(connection, frames.Subscribe(3, 0, "a > 1", "latest_per_key(`in`)"))
+    assert edge.heard(connection) == []
+    assert len(edge.to_peers()) == 1
 
 
 def test_too_many_subscriptions_are_refused_with_the_limit() -> None:
