@@ -887,6 +887,8 @@ class Coordinator:
             # The first one: what was heard before it was not heard at 0.
             for report in self._reports.values():
                 report.heard_ms = now_ms
+            if self._recovery is not None:
+                self._recovery.begin(now_ms)
         stalled_ms = now_ms - self._now_ms
         if stalled_ms > STALL_MS:
             # It was this process that did not run: what others have said meanwhile is still to be read.

@@ -52,6 +52,10 @@ class Recovery:
     def __post_init__(self) -> None:
         self.started_ms = self._since_ms = self.now_ms
 
+    def begin(self, now_ms: int) -> None:
+        """It began at a time that was not known."""
+        self.now_ms = self.started_ms = self._since_ms = now_ms
+
     def died(self, peers: Iterable[Peer]) -> None:
         """These are to come again; what was done so far is for nothing."""
         self.replaced.update(peers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import click
@@ -17,6 +18,8 @@ from cluster.errors import KittiwakeError
 
 WATCH_S = 1.0
 """Between two looks at the cluster while `up` keeps it."""
+SILENCE_S = 30.0
+"""How long the coordinator may not answer, for example while Ray starts it anew; then Ray itself is held for lost."""
 
 
 @click.command(short_help="Start a cluster and keep it up.")
@@ -52,12 +55,19 @@ async def _up(config: Config, signals: Signals, fresh: bool) -> None:
             click.echo(endpoint)
         click.echo("kittiwake: up; Ctrl-C ends it", err=True)
         incidents = Incidents()
+        heard_s = time.monotonic()
         while True:
             await asyncio.sleep(WATCH_S)
             try:
                 lines = incidents.news(await broker.status())
+                heard_s = time.monotonic()
             except KittiwakeError as error:
                 lines = incidents.once([str(error)])  # Ray starts it anew; data flows meanwhile
+                if time.monotonic() - heard_s > SILENCE_S:
+                    raise KittiwakeError(
+                        f"the coordinator has not answered for {SILENCE_S:g} s: {error}; "
+                        f"`kittiwake up` goes on from {config.directory}"
+                    ) from error
             for line in lines:
                 click.echo(f"kittiwake: {line}", err=True)
 

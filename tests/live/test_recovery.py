@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from actors.launch import Broker, launch
 from cluster.config import ClientPort, Config, Layers, RaySettings
-from tests.live.processes import parent
+from tests.live.processes import Up, free_ports, parent
 from tests.live.test_cluster import lives
 from tests.live.traffic import traffic
 
@@ -144,3 +145,33 @@ def test_a_cluster_that_was_killed_comes_back_with_its_view(tmp_path: Path) -> N
                 await asyncio.sleep(0.5)
 
     asyncio.run(second(asyncio.run(first())))
+
+
+def test_everything_is_killed_with_ray_and_up_goes_on(tmp_path: Path) -> None:
+    def begin() -> Up:
+        layers = {"connection_points": 1, "access_points": 1, "matchers": 2, "exit_points": 1}
+        return Up(tmp_path, name="power", layers=layers, client_port={"port": port})
+
+    port = free_ports(1)
+    first = begin()
+    second = None
+    try:
+        first.start()
+        _, before = first.status()
+        assert first.process is not None
+        for pid in (first.process.pid, *first.family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        first.process.wait()
+        first.assert_gone()
+        second = begin().start()
+        code, after = second.status()
+        assert code == 0
+        assert after["epoch"] > before["epoch"]
+        assert [row["incarnation"] for row in after["members"]] > [row["incarnation"] for row in before["members"]]
+        assert second.stop(signal.SIGTERM) == 0
+        second.assert_gone()
+    finally:
+        for up in (first, second):
+            if up is not None:
+                up.kill_everything()
