@@ -111,6 +111,7 @@ class CoordinatorActor:
         store = Store(store_path(settings.directory), fresh=fresh)
         life, port = store.last_life()
         self._machine = Coordinator(settings, *store.read(), cold=not running_on)
+        self._machine.process = {"pid": os.getpid(), "incarnation": life + 1}
 
         def make(name: str) -> Any:
             return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote()

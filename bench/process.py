@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -47,3 +48,46 @@ def busy_s() -> float:
 def rss_mb(pid: int) -> float:
     """Return a process's resident megabytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6
+
+
+def started_at(pid: int) -> str | None:
+    """Return what tells this process from a later one with its number; None if it is gone or a zombie."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] in ("Z", "X") else fields[19]
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a signal has stopped the process."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_actor(pid: int) -> bool:
+    """Tell whether the process plays an actor of Ray on this machine."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::")
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> int:
+    """Return the first of `count` neighbouring ports of loopback that are free at this moment. Raises OSError."""
+    for first in range(21_000, 60_000, 89):
+        sockets: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for one in sockets:
+                one.close()
+    raise OSError(f"there are no {count} neighbouring free ports")

@@ -1,6 +1,6 @@
 """The load that goes on while a cluster scales, in three processes, so that it disturbs little and measures truly.
 
-    subscribers  hold the subscriptions that never change, and note every notification
+    subscribers  hold the subscriptions that never change, and note every notification (bench/load.py)
     publisher    publication i is due at begin + i / rate, whatever the broker does; publisher i % publishers sends it
     churner      subscribe request i is due at begin + i / rate; each subscription is closed LIFE_S after that,
                  or when it is acknowledged, whichever is later
@@ -12,8 +12,6 @@ notification carries: i = (sequence - 1) * publishers + the publisher's place.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import time
 from array import array
 from collections.abc import Sequence
@@ -21,37 +19,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.load import DOUBLES_S, Columns, leave, no_pauses, publisher_name, read, trouble
 from bench.process import run, wait_until
 from cluster import Client, connect
 from cluster.errors import KittiwakeError
 
 LIFE_S = 1.0
 """How long a churned subscription lives; so many requests are open at a time as come in a second."""
-QUIET_S = 15.0
-"""Without a notification for so long, what is missing is lost."""
 LAST_S = 60.0
 """What was asked for before the end of the load has so long to be answered."""
-DOUBLES_S = 0.3
-"""After everything has come, doubles, if any, come within this time."""
-
-
-def publisher_name(place: int) -> str:
-    """Return the client id of a publisher."""
-    return f"publisher-{place}"
-
-
-@dataclass
-class Log:
-    """What one subscriber got: a row a notification, in the order of arrival.
-
-    publisher: the publisher's place. ids: the numbers of the subscriptions that match, row after row; counts: how many.
-    """
-
-    publisher: bytes
-    sequence: bytes
-    time: bytes
-    counts: bytes
-    ids: bytes
 
 
 @dataclass
@@ -72,72 +48,6 @@ class Lives:
     closed: bytes
 
 
-class _Columns:
-    """A Log while it grows."""
-
-    def __init__(self) -> None:
-        self.publisher = array("H")
-        self.sequence = array("Q")
-        self.time = array("d")
-        self.counts = array("I")
-        self.ids = array("I")
-
-    def log(self) -> Log:
-        return Log(*(column.tobytes() for column in vars(self).values()))
-
-
-async def _read(stream: Any, columns: _Columns, publishers: int, last: list[float]) -> None:
-    places = {publisher_name(place): place for place in range(publishers)}
-    clock = time.monotonic
-    publisher, sequence, times, counts, ids = vars(columns).values()
-    async for notification in stream:
-        now = clock()
-        numbers = notification.subscription_ids
-        publisher.append(places.get(notification.publisher, 0xFFFF))
-        sequence.append(notification.sequence)
-        times.append(now)
-        counts.append(len(numbers))
-        ids.extend(numbers)
-        last[0] = now
-
-
-# Subscribers ---------------------------------------------------------------------------------------------------
-
-
-async def _subscribers(urls: list[str], shares: list[list[str]], publishers: int, pipe: Connection) -> None:
-    clients = [connect(urls[place % len(urls)], client_id=f"subscriber-{place}") for place in range(len(shares))]
-    for client in clients:
-        await client
-    begin = time.monotonic()
-    groups = await asyncio.gather(
-        *(client.subscribe_many(share) for client, share in zip(clients, shares, strict=True))
-    )
-    pipe.send(time.monotonic() - begin)
-    _no_pauses()
-    columns = [_Columns() for _ in groups]
-    last = [time.monotonic()]
-    readers = [
-        asyncio.create_task(_read(group, into, publishers, last)) for group, into in zip(groups, columns, strict=True)
-    ]
-    wanted: list[int] = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    last[0] = time.monotonic()
-    while time.monotonic() - last[0] < QUIET_S:
-        if all(len(one.sequence) >= count for one, count in zip(columns, wanted, strict=True)):
-            break
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(DOUBLES_S)
-    pipe.send([one.log() for one in columns])
-    pipe.send(_trouble(clients))
-    await _leave(clients, readers)
-
-
-def subscribers(urls: list[str], shares: list[list[str]], publishers: int, pipe: Connection) -> None:
-    """The subscribers' process. Sends the seconds that subscribing took; gets how much must arrive, by client; sends
-    their logs, and what went wrong.
-    """
-    run(_subscribers(urls, shares, publishers, pipe))
-
-
 # Publisher -----------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +59,7 @@ async def _publisher(
         await client
     pipe.send(None)
     begin: float = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    _no_pauses()
+    no_pauses()
     handed = array("d")
     distinct = len(publications)
     number = 0
@@ -163,13 +73,13 @@ async def _publisher(
     while any(client.unacknowledged for client in clients) and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
     pipe.send(handed.tobytes())
-    trouble = _trouble(clients)
+    wrong = trouble(clients)
     for name in ("unacknowledged", "rejected"):
         if count := sum(getattr(client, name) for client in clients):
-            trouble.append(f"{count} publications {name}")
-    pipe.send(trouble)
+            wrong.append(f"{count} publications {name}")
+    pipe.send(wrong)
     await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    await _leave(clients, [])
+    await leave(clients, [])
 
 
 def publisher(
@@ -231,16 +141,16 @@ async def _churner(
     clients = [connect(urls[place % len(urls)], client_id=f"churner-{place}") for place in range(count)]
     for client in clients:
         await client
-    columns = [_Columns() for _ in clients]
+    columns = [Columns() for _ in clients]
     last = [0.0]
     readers = [
-        asyncio.create_task(_read(client.notifications(), into, publishers, last))
+        asyncio.create_task(read(client.notifications(), into, publishers, last))
         for client, into in zip(clients, columns, strict=True)
     ]
     churn = _Churn(clients)
     pipe.send(None)
     begin: float = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    _no_pauses()
+    no_pauses()
     tasks: set[asyncio.Task[None]] = set()
     number = 0
     while rate and (due := begin + number / rate) < end.value:
@@ -261,8 +171,8 @@ async def _churner(
     await asyncio.sleep(DOUBLES_S)
     pipe.send([one.log() for one in columns])
     pipe.send(churn.lives())
-    pipe.send(churn.trouble + _trouble(clients))
-    await _leave(clients, readers)
+    pipe.send(churn.trouble + trouble(clients))
+    await leave(clients, readers)
 
 
 def churner(
@@ -272,29 +182,3 @@ def churner(
     on; gets None when everything was delivered; sends its clients' logs, the lives, and what went wrong.
     """
     run(_churner(urls, filters, clients, publishers, rate, end, pipe))
-
-
-# Common --------------------------------------------------------------------------------------------------------
-
-
-def _no_pauses() -> None:
-    """Nothing here makes many cycles: keep the collector's pauses out of the delays."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-
-def _trouble(clients: list[Client]) -> list[str]:
-    trouble = []
-    if dropped := sum(sum(client.dropped.values()) for client in clients):
-        trouble.append(f"{dropped} notifications dropped")
-    if closed := [client.client_id for client in clients if client.closed]:
-        trouble.append(f"ended: {', '.join(closed)}")
-    return trouble
-
-
-async def _leave(clients: list[Client], readers: list[asyncio.Task[None]]) -> None:
-    for reader in readers:
-        reader.cancel()
-    with contextlib.suppress(KittiwakeError):
-        await asyncio.gather(*(client.close() for client in clients))

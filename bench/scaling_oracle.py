@@ -19,7 +19,8 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.scaling_load import Lives, Log
+from bench.load import Log
+from bench.scaling_load import Lives
 from cluster.language.normal import NormalForm
 
 Integers = NDArray[np.int64]

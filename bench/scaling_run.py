@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import multiprocessing as mp
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bench import scaling_load, workloads
+from bench import load, scaling_load, workloads
+from bench.load import Log
 from bench.process import busy_s, cpu_s
 from bench.scaling_figures import Floats
-from bench.scaling_load import Lives, Log
+from bench.scaling_load import Lives
 from bench.scaling_oracle import Arrived, Churned, Expected, Integers, arrived, churned, expect
+from bench.workers import Workers
 
 LAYERS = ("connection_points", "access_points", "matchers", "exit_points")
 DISTINCT = 2000
@@ -30,8 +31,6 @@ WATCH_S = 0.05
 """Between two looks at the coordinator's status."""
 HEARTBEAT_S = 0.5
 """After a change the roles have told their counters within this time."""
-ANSWER_S = 300.0
-"""What a load generator may take for an answer."""
 
 Slices = dict[str, int]
 
@@ -101,76 +100,64 @@ def make_material(options: argparse.Namespace) -> Material:
 
 
 class Generators:
-    """The three processes of the load, and the pipes to them."""
+    """The three processes of the load."""
 
     def __init__(self, options: argparse.Namespace, material: Material, urls: list[str]) -> None:
-        context = mp.get_context("spawn")
-        self.end = context.Value("d", float("inf"), lock=False)
-        self._context = context
+        self._workers = Workers()
+        self.end = self._workers.context.Value("d", float("inf"), lock=False)
         self._options = options
         self._material = material
         self._urls = urls
-        self._processes: list[Any] = []
-        self.pids: dict[str, int] = {}
-        self._pipes: dict[str, Any] = {}
-
-    def _start(self, name: str, *arguments: Any) -> None:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=getattr(scaling_load, name), args=(*arguments, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        self._processes.append(process)
-        self.pids[name] = process.pid or 0
-        self._pipes[name] = ours
-
-    async def _receive(self, name: str) -> Any:
-        def wait() -> Any:
-            pipe = self._pipes[name]
-            if not pipe.poll(ANSWER_S):
-                raise TimeoutError(f"the {name} did not answer within {ANSWER_S:g} s")
-            return pipe.recv()
-
-        try:
-            return await asyncio.to_thread(wait)
-        except EOFError:
-            raise RuntimeError(f"the {name} ended") from None
+        self.pids = self._workers.pids
+        self.close = self._workers.close
 
     async def load(self) -> float:
         """Open the subscriptions; return the seconds that it took."""
         options, filters = self._options, self._material.filters
         shares = [filters[place :: options.clients] for place in range(options.clients)]
-        self._start("subscribers", self._urls, shares, options.publishers)
-        seconds: float = await self._receive("subscribers")
+        self._workers.start("subscribers", load.subscribers, self._urls, shares, options.publishers)
+        seconds: float = await self._workers.receive("subscribers")
         return seconds
 
     async def begin(self) -> float:
         """Have publications and churn begin; return when they do."""
         options, material, urls = self._options, self._material, self._urls
         count = options.publishers
-        self._start("publisher", urls, material.publications, count, options.publish_rate, self.end)
-        self._start("churner", urls, material.churn, CHURN_CLIENTS, count, options.subscribe_rate, self.end)
+        self._workers.start(
+            "publisher", scaling_load.publisher, urls, material.publications, count, options.publish_rate, self.end
+        )
+        self._workers.start(
+            "churner",
+            scaling_load.churner,
+            urls,
+            material.churn,
+            CHURN_CLIENTS,
+            count,
+            options.subscribe_rate,
+            self.end,
+        )
         for name in ("publisher", "churner"):
-            await self._receive(name)
+            await self._workers.receive(name)
         begin = time.monotonic() + 0.2
         for name in ("publisher", "churner"):
-            self._pipes[name].send(begin)
+            self._workers.send(name, begin)
         return begin
 
     async def finish(self, begin: float, subscribe_s: float) -> Traffic:
         """End the load, wait until all has arrived, and return it."""
         self.end.value = time.monotonic()
-        handed = np.frombuffer(await self._receive("publisher"), np.float64)
-        trouble: list[str] = await self._receive("publisher")
+        handed = np.frombuffer(await self._workers.receive("publisher"), np.float64)
+        trouble: list[str] = await self._workers.receive("publisher")
         counts = self._material.expected.counts
         repeats = np.bincount(np.arange(len(handed)) % len(counts), minlength=len(counts))
-        self._pipes["subscribers"].send(((counts > 0) * repeats[:, None]).sum(axis=0).tolist())
-        logs: list[Log] = await self._receive("subscribers")
-        trouble += await self._receive("subscribers")
-        self._pipes["churner"].send(None)
-        churn_logs: list[Log] = await self._receive("churner")
-        lives: Lives = await self._receive("churner")
-        trouble += await self._receive("churner")
-        self._pipes["publisher"].send(None)
+        self._workers.send("subscribers", ((counts > 0) * repeats[:, None]).sum(axis=0).tolist())
+        logs: list[Log] = await self._workers.receive("subscribers")
+        trouble += await self._workers.receive("subscribers")
+        self._workers.send("churner", None)
+        churn_logs: list[Log] = await self._workers.receive("churner")
+        lives: Lives = await self._workers.receive("churner")
+        trouble += await self._workers.receive("churner")
+        self._workers.send("publisher", None)
         count = self._options.publishers
         return Traffic(
             begin + np.arange(len(handed)) / self._options.publish_rate,
@@ -181,14 +168,6 @@ class Generators:
             trouble,
             subscribe_s,
         )
-
-    def close(self) -> None:
-        """End the processes, whatever they do."""
-        for process in self._processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join(5)
 
 
 async def carry_out(broker: Any, observed: Observed, strategy: str, timeout_s: float) -> None:

@@ -25,7 +25,7 @@ It also keeps which client id is logged in where (`sessions.py`), and passes ope
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -173,6 +173,8 @@ class Coordinator:
         self._cold = cold
         self._configured: dict[str, int] = {plural: getattr(config.layers, plural) for plural in PLURALS}
         self._resize = False  # the configuration asks for other sizes than when the cluster was last started
+        self.process: Mapping[str, int] | None = None
+        """What the shell tells of the process that runs this machine, for the status: its pid and incarnation."""
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -991,7 +993,7 @@ class Coordinator:
                     "counters": report.counters,
                 }
             members.append(row)
-        return {
+        document: dict[str, object] = {
             "name": self._name,
             "state": self.state.value if self._recovery is None else "recovering",
             "epoch": None if self._view is None else self._view.epoch,
@@ -1003,6 +1005,9 @@ class Coordinator:
             "operation": None if self._operation is None else msgspec.to_builtins(self._shown(self._operation)),
             "members": members,
         }
+        if self.process is not None:
+            document["coordinator"] = dict(self.process)
+        return document
 
     def _recovery_shown(self, recovery: Recovery) -> dict[str, object]:
         return {

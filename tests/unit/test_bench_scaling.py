@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from bench import scaling, scaling_figures, scaling_matrix, scaling_oracle, scaling_plot, scaling_report, workloads
+from bench.load import Log
 from bench.scaling_figures import Span
-from bench.scaling_load import Lives, Log
+from bench.scaling_load import Lives
 from bench.scaling_oracle import Arrived, Churned, Expected, Verdict
 from bench.scaling_run import Change, Observed, Traffic
 from cluster import parse
