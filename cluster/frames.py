@@ -216,7 +216,7 @@ class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
 
     code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, moved, slow, shutdown.
           `moved` is taken_over by another connection of the same instance.
-    A client reconnects after shutdown, timeout, slow and moved only.
+    A client reconnects after shutdown, timeout, slow, moved and too_many only.
     """
 
     code: str
@@ -235,6 +235,6 @@ class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
 ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved
 ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move
 
-RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved"})
+RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved", "too_many"})
 """After `moved` too: of a client that changes its connection point the cluster may hear of the older session last, and
-end the newer one."""
+end the newer one. After `too_many`: it was one of very many that came at once, and there is room again in a moment."""

@@ -99,7 +99,7 @@ def test_hosts_are_tried_in_turn() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("code", ["version", "client_id", "too_many"])
+@pytest.mark.parametrize("code", ["version", "client_id", "malformed"])
 def test_a_login_that_is_refused_is_not_repeated(code: str) -> None:
     async def main() -> None:
         broker = Broker(Behaviour(welcome=False))
