@@ -156,7 +156,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
                 assert isinstance(carried_out, Phase), "the answer to a phase"
                 return carried_out
 
-            await carry_out(Phase("warm up", None, options.calibrate / 2))
+            warm_up = await carry_out(Phase("warm up", None, options.calibrate / 2))
             closed = await carry_out(Phase("calibrate", None, options.calibrate / 2))
             capacity = closed.per_s
             calm = await carry_out(Phase("calm", 0.5 * capacity, options.calm))
@@ -206,6 +206,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
             }
             for phase in (closed, calm, over, after)
         },
+        "warm_up": warm_up.offered,
         "acknowledged": int(np.isfinite(acknowledged).sum()),
         "unacknowledged": int((~np.isfinite(acknowledged)).sum()),
         "lost": counts.lost,

@@ -1,0 +1,48 @@
+"""The benchmarks of overload, slow subscribers and herds, small: they end, and nothing is lost. Speed is not judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+
+def figures_of(name: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"bench.{name}", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    figures: dict[str, Any] = json.loads(done.stdout)
+    assert figures["lost_roles"] == 0
+    assert (figures["lost"], figures["doubled"]) == (0, 0)
+    return figures
+
+
+def test_overload_ends_and_everything_acknowledged_is_delivered() -> None:
+    figures = figures_of(
+        "overload", "--seconds", "2", "--calibrate", "2", "--calm", "1", "--after", "2", "--subscriptions", "200"
+    )
+    assert (figures["out_of_order"], figures["oracle_differences"], figures["unacknowledged"]) == (0, 0, 0)
+    assert figures["acknowledged"] == sum(phase["offered"] for phase in figures["phases"].values()) + figures["warm_up"]
+    assert figures["notifications"] > 0
+    assert set(figures["bars"]) == {"goodput", "rss", "normal"}
+
+
+def test_whom_slow_subscribers_cost_something_is_told() -> None:
+    figures = figures_of(
+        "slow", "--clients", "12", "--rate", "300", "--seconds", "2", "--subscriptions", "500",
+        "--window", "16", "--queue", "50",
+    )  # fmt: skip
+    assert (figures["out_of_order"], figures["oracle_differences"], figures["untold"]) == (0, 0, 0)
+    assert figures["dropped"]["drop_oldest"] > 0
+    assert figures["acknowledged"] > 0
+
+
+def test_a_small_herd_comes_back_whole() -> None:
+    figures = figures_of("herd", "--clients", "60", "--rounds", "2")
+    assert (figures["not_back"], figures["sessions"]) == (0, 60)
+    assert figures["back_s"]["max"] is not None
