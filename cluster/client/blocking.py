@@ -51,6 +51,8 @@ def connect_sync(
     backoff_s: tuple[float, float] = (0.05, 5.0),
     connector: Connector | None = None,
     rng: random.Random | None = None,
+    instance: int | None = None,
+    first_sequence: int = 1,
 ) -> BlockingClient:
     """Connect to a cluster and return the client; also for `with connect_sync(...) as client:`.
 
@@ -65,6 +67,8 @@ def connect_sync(
         backoff_s=backoff_s,
         connector=connector,
         rng=rng,
+        instance=instance,
+        first_sequence=first_sequence,
     )
     thread = _LoopThread()
     try:
@@ -152,6 +156,16 @@ class BlockingClient:
     def client_id(self) -> str:
         """The name that subscribers see as the publisher."""
         return self._client.client_id
+
+    @property
+    def instance(self) -> int:
+        """What tells this publisher's life from others of the same client_id."""
+        return self._client.instance
+
+    @property
+    def acknowledged(self) -> int:
+        """The number up to which every publication has its answer."""
+        return self._client.acknowledged
 
     @property
     def connected(self) -> bool:

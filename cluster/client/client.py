@@ -69,6 +69,8 @@ def connect(
     backoff_s: tuple[float, float] = (0.05, 5.0),
     connector: Connector | None = None,
     rng: random.Random | None = None,
+    instance: int | None = None,
+    first_sequence: int = 1,
 ) -> Client:
     """Return a client of the cluster at `url`, for `async with connect(...) as client:` or `await connect(...)`.
 
@@ -88,6 +90,8 @@ def connect(
         backoff_s=backoff_s,
         rng=rng,
         resolve=address_connector if connector is None else lambda _: connector,
+        instance=instance,
+        first_sequence=first_sequence,
     )
 
 
@@ -104,6 +108,12 @@ class Client:
     rng:               the source of the jitter.
     url:               what messages call the other side.
     resolve:           opens the transport to an address (`host:port`) that the broker names when the client is to move.
+    instance, first_sequence: for a publisher that goes on with the work of a process that has died. The cluster takes
+                       each (client_id, instance, sequence) once. So who keeps these three (`instance` and
+                       `acknowledged` tell them) and publishes again, in the same order, everything from
+                       `first_sequence` on, the first that may not be acknowledged, doubles nothing and loses nothing.
+                       Without them a new instance is drawn, and what the former life sent may come once more.
+                       One process at a time: two of one instance take the connection from each other, again and again.
     Raises: ConfigError for a bad argument; from the `await` ConnectionLostError when there is no connection
             in time (code `unreachable`), or the broker refuses this client (with its code).
     """
@@ -120,6 +130,8 @@ class Client:
         rng: random.Random | None = None,
         url: str = "the cluster",
         resolve: Callable[[str], Connector] = address_connector,
+        instance: int | None = None,
+        first_sequence: int = 1,
     ) -> None:
         if client_id is None:
             client_id = f"client-{secrets.token_hex(8)}"
@@ -129,6 +141,10 @@ class Client:
             raise ConfigError(f"receive_window is {receive_window}, it must be from 1 to 2**31 - 1")
         if not 0 <= backoff_s[0] <= backoff_s[1]:
             raise ConfigError(f"backoff_s is {backoff_s}, it must be a smaller and a larger delay")
+        if instance is not None and not 0 <= instance < 1 << 64:
+            raise ConfigError(f"instance is {instance}, it must be from 0 to 2**64 - 1")
+        if not 1 <= first_sequence < 1 << 62:
+            raise ConfigError(f"first_sequence is {first_sequence}, it must be from 1 to 2**62 - 1")
         if not connectors:
             raise ConfigError("connectors is empty, there is no way to the cluster")
         self._url = url
@@ -137,7 +153,9 @@ class Client:
         self._connect_timeout_s = connect_timeout_s
         self._backoff_s = backoff_s
         self._rng = rng if rng is not None else random.Random()
-        self._protocol = ClientProtocol(client_id, secrets.randbits(63), receive_window)
+        if instance is None:
+            instance = secrets.randbits(63)
+        self._protocol = ClientProtocol(client_id, instance, receive_window, first_sequence)
         self._publishing = self._protocol.publishing
         self._packer = AttributePacker()
         self._streams: dict[Inbox, Stream] = {}
@@ -167,6 +185,16 @@ class Client:
     def client_id(self) -> str:
         """The name that subscribers see as the publisher."""
         return self._protocol.client_id
+
+    @property
+    def instance(self) -> int:
+        """What tells this publisher's life from others of the same client_id."""
+        return self._protocol.instance
+
+    @property
+    def acknowledged(self) -> int:
+        """The number up to which every publication has its answer; the first one has number `first_sequence`."""
+        return self._publishing.acknowledged
 
     @property
     def connected(self) -> bool:

@@ -101,14 +101,15 @@ _GOODBYE = encode_frame(Goodbye())
 class ClientProtocol:
     """One client over all its connections.
 
-    instance: unique to this client's life; with client_id and sequence it names a publication for good.
+    instance: unique to this client's life; with client_id and sequence it names a publication for good. A life that
+              goes on in another process has the same, and numbers on from first_sequence.
     """
 
-    def __init__(self, client_id: str, instance: int, receive_window: int) -> None:
+    def __init__(self, client_id: str, instance: int, receive_window: int, first_sequence: int = 1) -> None:
         self.client_id = client_id
         self.instance = instance
         self.state: State = "no connection"
-        self.publishing = Publishing()
+        self.publishing = Publishing(first_sequence)
         self.requests = Requests()
         self.delivery = Delivery(receive_window)
         self.welcome: Welcome | None = None

@@ -5,7 +5,7 @@
     sent       written on the present connection; in flight
     settled    acknowledged, and dropped from here
 
-Numbers are given in the order of the offers, contiguous from 1, and only when there is room and a connection. So a
+Numbers are given in the order of the offers, without holes, and only when there is room and a connection. So a
 withdrawn offer leaves no hole, and publications that nobody can take do not pile up here: what is admitted is at most
 the broker's window, or one offer where that alone is larger. When the connection ends, what was sent
 counts as waiting again; the next connection gets it under the same numbers, and the broker drops what it has
@@ -107,19 +107,22 @@ class _Chunk:
 
 
 class Publishing:
-    """The publisher's half of a client. Cost: O(1) a publication and O(1) a frame, amortised."""
+    """The publisher's half of a client. Cost: O(1) a publication and O(1) a frame, amortised.
 
-    def __init__(self) -> None:
+    first_sequence: the number of the first publication.
+    """
+
+    def __init__(self, first_sequence: int = 1) -> None:
         self.window = 0
         self.window_bytes = 0
         self.frame_bytes = 0
-        self.next_sequence = 1
-        self.acknowledged = 0
+        self.next_sequence = first_sequence
+        self.acknowledged = first_sequence - 1
         """Everything up to here is settled; always < next_sequence."""
         self.rejected_count = 0
         """Publications that the cluster refused, over the life of the client, whatever the level."""
         self._connected = False
-        self._in_flight_upto = 0
+        self._in_flight_upto = self.acknowledged
         """The last number written on this connection, or `acknowledged` if that is larger."""
         self._size = 0
         """Bytes of everything admitted and not settled."""
