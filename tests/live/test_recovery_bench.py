@@ -1,4 +1,4 @@
-"""The benchmark of recovery, small: it runs, its fault happens, and nothing is lost."""
+"""The benchmark of recovery, small: a kill of each role happens, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import sys
 
 import pytest
 
+from bench.recovery_faults import ROLES
+
 pytestmark = pytest.mark.live
 
 SMALL = ["--rate", "100", "--subscriptions", "200", "--clients", "4", "--publishers", "2", "--interval", "0.5:1"]
 
 
 def test_a_small_run_loses_nothing_and_its_faults_happen() -> None:
-    command = [sys.executable, "-m", "bench.recovery", "--role", "coordinator", "--kills", "1", *SMALL, "--json"]
+    command = [sys.executable, "-m", "bench.recovery", "--role", "all", "--kills", "5", *SMALL, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     figures = json.loads(done.stdout)
-    assert (figures["kills"], figures["not_happened"], figures["replaced"]) == (1, 0, 1)
+    assert (figures["kills"], figures["not_happened"], figures["replaced"]) == (5, 0, 5)
+    assert [fault["role"] for fault in figures["faults"]] == list(ROLES)
     assert (figures["lost"], figures["doubled"], figures["out_of_order"], figures["oracle_differences"]) == (0, 0, 0, 0)
     assert figures["acknowledged"] == figures["published"] > 0
     assert figures["takeover_s"].keys() == {"p50", "p95", "max"}
