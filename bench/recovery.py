@@ -58,7 +58,7 @@ from cluster.messages import CONNECTION_POINT
 DISTINCT = 2000
 """Publications made; they are sent over and over, so that the oracle has to look at each once."""
 DRAIN_S = 30.0
-EXPIRES_S = 600.0
+EXPIRES_S = 600
 """How long a durable session outlives its connection: longer than any fault."""
 
 
