@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--interval", type=interval, default="5:15", metavar="LOW:HIGH", help="s between faults")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds that one takeover may take")
     parser.add_argument("--slices", type=slices, default="2-2-2-2", metavar="[CP-]AP-M-EP")
+    parser.add_argument("--spares", type=int, default=0, help="ray.spares: processes kept warm for a takeover")
     parser.add_argument("--workload", choices=workloads.NAMES, default="geofence")
     parser.add_argument("--subscriptions", type=int, default=10_000, help="over all clients")
     parser.add_argument("--clients", type=int, default=10, help="connections that hold them")
@@ -142,7 +143,7 @@ def material(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[st
 async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]:
     """Run a cluster, its load and the faults; return the figures."""
     from actors.launch import launch, read_status
-    from cluster.config import ClientLimits, ClientPort, Config, Layers
+    from cluster.config import ClientLimits, ClientPort, Config, Layers, RaySettings
 
     durable = is_durable(options)
     # Without durable sessions, who listens must not lose its connection point.
@@ -157,6 +158,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         client_port=ClientPort(port=free_ports(places)),
         client_limits=ClientLimits(subscriptions=max(10_000, each)),
         layers=Layers(**options.slices),
+        ray=RaySettings(spares=options.spares),
     )
     workers = Workers()
     end = workers.context.Value("d", float("inf"), lock=False)
@@ -221,6 +223,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         "given_up": injector.given_up,
         "wanted": options.kills,
         "slices": "-".join(str(count) for count in options.slices.values()),
+        "spares": options.spares,
         "workload": options.workload,
         "subscriptions": options.subscriptions,
         "rate": options.rate,
@@ -237,6 +240,8 @@ def check(options: argparse.Namespace) -> None:
     """Raise SystemExit where the command line makes no sense."""
     if min(options.kills, options.subscriptions, options.clients, options.publishers) < 1 or options.rate <= 0:
         raise SystemExit("bench.recovery: kills, subscriptions, clients, publishers and the rate must be positive")
+    if not 0 <= options.spares <= 64:
+        raise SystemExit(f"bench.recovery: {options.spares} spares; 0 to 64 are possible")
     if options.durable == "yes" and not has_durable_sessions():
         raise SystemExit("bench.recovery: --durable yes, and this SDK has no durable sessions")
     if (

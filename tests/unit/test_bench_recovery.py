@@ -264,6 +264,7 @@ def test_ways_begin_where_they_should_and_lead_everywhere() -> None:
     [
         (["--kills", "0"], "must be positive"),
         (["--rate", "0"], "must be positive"),
+        (["--spares", "65"], "0 to 64"),
         (["--role", "connection_point", "--durable", "no", "--slices", "1-1-1-1"], "needs two"),
     ],
 )
