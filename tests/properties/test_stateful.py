@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cluster.messages import Run, client_key
+from cluster.policy import Policy
 from tests.properties.stateful import SETTINGS
 from tests.properties.test_channel import Network
-from tests.properties.test_outbox import Model
+from tests.properties.test_outbox import POLICIES, Model
 from tests.unit.test_exit_point import Bench, result
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -85,15 +86,13 @@ class OutboxMachine(RuleBasedStateMachine):
 
     model: Model
 
-    @initialize(seed=SEEDS, policies=st.dictionaries(st.integers(0, 63), st.booleans(), min_size=1, max_size=6))
-    def begin(self, seed: int, policies: dict[int, bool]) -> None:
-        self.model = Model(random.Random(seed))
-        self.model.policies = policies
+    @initialize(
+        seed=SEEDS,
+        policies=st.dictionaries(st.integers(0, 199), st.sampled_from(POLICIES), min_size=1, max_size=6),
+    )
+    def begin(self, seed: int, policies: dict[int, Policy]) -> None:
+        self.model = Model(random.Random(seed), policies)
         self.open = list(policies)
-        self.told: dict[int, int] = {}
-        self.told_notifications = 0
-        for number, droppable in policies.items():
-            self.model.outbox.set_policy(number, droppable=droppable)
 
     @rule()
     def push(self) -> None:
@@ -104,6 +103,10 @@ class OutboxMachine(RuleBasedStateMachine):
         self.model.take()
 
     @rule()
+    def settle(self) -> None:
+        self.model.settle()
+
+    @rule()
     def consume(self) -> None:
         self.model.consume()
 
@@ -112,33 +115,20 @@ class OutboxMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject) -> None:
         gone = data.draw(st.sampled_from(self.open))
         self.open.remove(gone)
+        self.model.settle()
         self.model.close(gone)
 
     @rule()
     def tell(self) -> None:
-        drops = self.model.outbox.take_drops()
-        if drops is not None:
-            self.told_notifications += drops.notifications
-            for number, count in drops.counts.items():
-                self.told[number] = self.told.get(number, 0) + count
+        self.model.tell()
 
     @invariant()
     def holds(self) -> None:
         self.model.check()
 
     def teardown(self) -> None:
-        if not hasattr(self, "model"):
-            return
-        model = self.model
-        while model.waiting:
-            model.consumed = len(model.sent)
-            model.partly_consumed = False
-            assert model.outbox.consume(model.consumed)
-            model.take()
-            model.check()
-        assert not model.holds, "an empty queue holds somebody up"
-        self.tell()
-        model.check_drops(self.told, self.told_notifications)
+        if hasattr(self, "model") and not self.model.overflowed:
+            self.model.run_dry()
 
 
 # Doubles ---------------------------------------------------------------------------------------------------------
