@@ -168,6 +168,7 @@ class Assembly:
             del self.lanes[lane]
         self._answers.clear()
         self.touched.discard(COORDINATOR_PEER)
+        self._linked |= {(COORDINATOR_PEER, peer): incarnation for peer, incarnation in self.incarnations.items()}
         for peer in list(self.roles):
             self.feed(peer, LaneDown(COORDINATOR_PEER))
         self.coordinator = Coordinator(self._config, *self.disk.read())

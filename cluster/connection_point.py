@@ -1102,6 +1102,9 @@ class ConnectionPoint:
                 self._touched[number] = session
 
     def _received(self, peer: Peer, message: Message) -> None:
+        if self._recovering and self._view is not None and isinstance(message, Prepare | Commit | Abort):
+            # The coordinator goes on: its Resume was lost with an earlier life of it.
+            self._go_on(self._view.epoch)
         match message:
             case Deliver():
                 self._deliver(peer.slot, message)

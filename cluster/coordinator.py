@@ -321,8 +321,14 @@ class Coordinator:
                 return
         self.state = State.SERVING
         undecided = self._memory.epoch > self._view.epoch
-        dead = [peer for peer in sorted(self._expected) if self._reports[peer].join is None]
-        if dead or self._memory.replaced:
+        buried = {Peer(layer, slot): incarnation for layer, slot, incarnation in self._memory.replaced}
+        dead = [
+            peer
+            for peer, report in sorted(self._reports.items())
+            if self._in_view(peer)
+            and (peer in self._expected if report.join is None else report.incarnation <= buried.get(peer, 0))
+        ]
+        if dead or buried:
             self._step_of = self._operation
             if undecided:
                 self._end("aborted", "the coordinator was started anew")
@@ -435,7 +441,8 @@ class Coordinator:
         """These are no more: end what is left of them, and have others take their slots."""
         assert self._view is not None, "roles of no view"
         if self._recovery is None:
-            self._recovery = Recovery(self._now_ms, {Peer(*name) for name in self._memory.replaced})
+            known = {Peer(layer, slot): incarnation for layer, slot, incarnation in self._memory.replaced}
+            self._recovery = Recovery(self._now_ms, known)
         transition = self._transition
         if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
             self._give_up(reason)
@@ -445,14 +452,16 @@ class Coordinator:
                 self._account(transition, transition.decided)
         for peer in [peer for peer in sorted(self._reports) if not self._in_view(peer)]:
             self._dismiss(peer)
+        self._recovery.died({peer: self._reports[peer].incarnation for peer in dead})
+        # On disk before anybody is told: whoever is fenced by some must not be taken for alive after a crash of ours.
+        self._memory.replaced = [(*peer, incarnation) for peer, incarnation in sorted(self._recovery.replaced.items())]
+        self._remember()
         for peer in dead:
             self._bury(peer)
         self._memory.leaving = [member for member in self._memory.leaving if member.peer not in dead]
         again = [peer for peer in dead if self._view.member(peer) is not None]
         for peer in set(dead) - set(again):
             del self._reports[peer]
-        self._recovery.died(again)
-        self._memory.replaced = self._recovery.names()
         self._spawn(again)
         self._recover()
 
@@ -530,7 +539,7 @@ class Coordinator:
             return
         recovery.now_ms = self._now_ms
         limit_ms = self._settings.start_timeout_ms
-        for peer in sorted(recovery.replaced - recovery.retries.keys()):
+        for peer in sorted(self._reports.keys() & (recovery.replaced.keys() - recovery.retries.keys())):
             report = self._reports[peer]
             if report.join is None and self._now_ms - report.heard_ms > limit_ms:
                 self._out.append(Stop(peer, report.incarnation))

@@ -18,7 +18,7 @@ class Memory(msgspec.Struct, array_like=True):
     operation:   the number of the wish that is being followed, or was last.
     incarnation: the highest that a process was given.
     leaving:     members of former views that have not left yet.
-    replaced:    (layer, slot) of those that have died since every role last served one view.
+    replaced:    (layer, slot, incarnation) of those that have died since every role last served one view.
     configured:  the sizes that the configuration asked for when the cluster was last started, by layer.
     """
 
@@ -29,7 +29,7 @@ class Memory(msgspec.Struct, array_like=True):
     operation: int = 0
     incarnation: int = 0
     leaving: list[Member] = []
-    replaced: list[tuple[str, int]] = []
+    replaced: list[tuple[str, int, int]] = []
     configured: dict[str, int] = {}
 
 

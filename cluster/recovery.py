@@ -10,7 +10,7 @@ may be repeated. A start that fails is tried again, ever more seldom; `troubles`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,12 +33,13 @@ class Phase(Enum):
 class Recovery:
     """One recovery, from the first death to Resume.
 
-    replaced: the slots that have died since every role last served one view. troubles: why they are not back, by slot.
+    replaced: who has died since every role last served one view, with the last incarnation that has.
+    troubles: why they are not back, by slot.
     retries:  when to start a slot again, and how long it was waited for.
     """
 
     now_ms: int
-    replaced: set[Peer] = field(default_factory=set)
+    replaced: dict[Peer, int] = field(default_factory=dict)
     phase: Phase = Phase.STARTING
     view: View | None = None
     waiting: set[Peer] = field(default_factory=set)
@@ -56,7 +57,7 @@ class Recovery:
         """It began at a time that was not known."""
         self.now_ms = self.started_ms = self._since_ms = now_ms
 
-    def died(self, peers: Iterable[Peer]) -> None:
+    def died(self, peers: Mapping[Peer, int]) -> None:
         """These are to come again; what was done so far is for nothing."""
         self.replaced.update(peers)
         self._enter(Phase.STARTING, ())
@@ -106,7 +107,7 @@ class Recovery:
         self._enter(Phase.STARTING, ())
 
     def names(self) -> list[tuple[str, int]]:
-        """Return the slots that are replaced, as messages name them."""
+        """Return who has died, as messages name them."""
         return [(peer.layer, peer.slot) for peer in sorted(self.replaced)]
 
     def _enter(self, phase: Phase, waiting: Iterable[Peer]) -> None:
