@@ -90,7 +90,8 @@ class AccessPoint:
         self._parked_changes: list[tuple[Peer, list[SubscriptionChange]]] = []
         self._parked_publications: list[tuple[Peer, Publications]] = []
         self._leaving = False
-        self._void: set[int] = set()  # connection points that have not said Renew since Recover
+        self._recovered = 0  # the epoch of the last Recover
+        self._void: set[int] = set()  # connection points that have not said Renew since then
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("publications", "batches", "changes", "parked_publications_most", "parked_subscriptions_most"), 0
@@ -144,7 +145,7 @@ class AccessPoint:
             case Recover():
                 self._recover(view_of(message))
             case Renew(epoch):
-                if self._view is not None and self._view.epoch == epoch:
+                if epoch == self._recovered:  # the view may have changed since, if this lane is slow
                     self._void.discard(peer.slot)
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
@@ -333,6 +334,7 @@ class AccessPoint:
     def _recover(self, view: View) -> None:
         """Begin anew with this view."""
         self._view = view
+        self._recovered = view.epoch
         self._next = self._gathered_view = None
         self._marked = self._switched = self._park = self._leaving = False
         self._void = set(view.connection_points)

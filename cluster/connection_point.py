@@ -924,7 +924,7 @@ class ConnectionPoint:
     ) -> Iterator[tuple[Peer, SubscriptionChange]]:
         """Yield what is to be sent again, each with the access point that it goes by."""
         for change in changes:
-            if change.message.change in self._changes:
+            if change.message.change in self._changes and not self._superseded(change):
                 session = self._sessions.get(change.session)
                 key = client_key(self._slot, change.session)
                 access_point = Peer(ACCESS_POINT, access_point_of(view, key if session is None else session.key))
@@ -935,6 +935,15 @@ class ConnectionPoint:
             for held in list(session.subscriptions.values()):
                 if everything or view.owner(held.subscription) in matchers:
                     yield session.access_point, held
+
+    def _superseded(self, change: Change) -> bool:
+        """Tell whether there is a newer change of the same subscription: nobody may apply this one any more."""
+        session = self._sessions.get(change.session)
+        number = change.message.subscription & (1 << SUBSCRIPTION_BITS) - 1
+        held = None if session is None else session.subscriptions.get(number)
+        if change.message.normal_form is None:
+            return held is not None
+        return held is not change.message
 
     def _send_again(self) -> None:
         """Go on with the rebuilding, as far as answers are not too many behind."""
@@ -957,6 +966,7 @@ class ConnectionPoint:
         if self._view is None or self._view.epoch != epoch or not self._recovering:
             return
         self._recovering = False
+        self._changed(Changed([number for number, change in self._changes.items() if self._superseded(change)]))
         unsent, self._unsent = self._unsent, []
         for access_point, changes in unsent:
             self._send_changes(access_point, changes)
