@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import logging
 import os
 import sys
-import warnings
+import threading
+import time
 from typing import Any
 
 import msgspec
@@ -72,6 +74,18 @@ def _node_address() -> str:
     return address
 
 
+def _have_resumed(actor: Any) -> None:
+    """Have the actor go on, from a thread of its own process: a call that is made too early may come to nothing."""
+    while True:
+        try:
+            ray.get(actor.resume.remote(), timeout=RESUME_S)
+        except Exception as error:
+            log.debug("not resumed yet: %s", error)
+            time.sleep(0.1)
+        else:
+            return
+
+
 class CoordinatorActor:
     """The coordinator's process. When it dies Ray starts another one with the same arguments, which goes on from disk.
 
@@ -83,11 +97,13 @@ class CoordinatorActor:
         self._secret = secret
         self._host = host
         self._own = own
-        context = ray.get_runtime_context()
-        with warnings.catch_warnings(action="ignore"):  # Ray's own, about itself
-            is_again = context.was_current_actor_reconstructed
-        if is_again:
-            context.current_actor.resume.remote()  # taken up when this has returned
+        self._begun = False
+        self._alive = config_from(msgspec.json.decode(config)).directory / "coordinator.alive"
+        self._name = hashlib.sha256(secret).hexdigest()  # of this cluster's run
+        if self._alive.exists() and self._alive.read_text() == self._name:
+            # Ray has started it anew. It says so itself as well, but not dependably when starts follow each other fast.
+            actor = ray.get_runtime_context().current_actor
+            threading.Thread(target=_have_resumed, args=(actor,), daemon=True).start()
 
     async def start(self, fresh: bool) -> tuple[str, int]:
         """Open the lane port and have the roles started; return the port's address.
@@ -97,7 +113,10 @@ class CoordinatorActor:
         return await self._begin(fresh=fresh, running_on=False)
 
     async def resume(self) -> None:
-        """Go on from what an earlier life has left on disk, at the same port."""
+        """Go on from what an earlier life has left on disk, at the same port; once, however often it is called."""
+        if self._begun:
+            return
+        self._begun = True
         try:
             await self._begin(fresh=False, running_on=True)
         except Exception as error:
@@ -125,6 +144,7 @@ class CoordinatorActor:
                 await actor.start.remote(*identity, *arguments)
 
             store.begin_life(life + 1, address[1])
+            self._alive.write_text(self._name)
             return RaySupervisor(shell, store, make, start, address[0], self._spares)
 
         self._shell, address = await start_coordinator(
@@ -159,6 +179,7 @@ class CoordinatorActor:
         deadline = asyncio.get_running_loop().time() + GOODBYE_S
         while self._shell.held_bytes() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
+        self._alive.unlink(missing_ok=True)
         await self._supervisor.close(self._machine.processes())
         await self._shell.stop()
 
