@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import ray
 
+from actors.session_store import forget_sessions
 from actors.shell import Shell
 from actors.spares import Spares
 from actors.start import start_coordinator, start_role
@@ -128,6 +129,8 @@ class CoordinatorActor:
         _prepare_process()
         settings = config_from(msgspec.json.decode(self._config))
         store = Store(store_path(settings.directory), fresh=fresh)
+        if fresh:
+            forget_sessions(settings.directory)
         life, port = store.last_life()
         self._machine = Coordinator(settings, *store.read(), cold=not running_on)
         self._machine.process = {"pid": os.getpid(), "incarnation": life + 1}

@@ -9,6 +9,7 @@ A machine that raises is finished: the shell reports it and calls `failed`; noth
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -48,6 +49,8 @@ from cluster.messages import (
     ServeClients,
     Spawn,
     Stop,
+    Store,
+    Stored,
     Tick,
 )
 
@@ -94,6 +97,18 @@ class Supervisor(Protocol):
         ...
 
 
+class SessionWriter(Protocol):
+    """Who writes a connection point's durable sessions."""
+
+    def write(self, portion: Store) -> None:
+        """Begin to write it, after all that was given before; say `Shell.stored` when it is on disk."""
+        ...
+
+    def close(self) -> None:
+        """Write what was given, and let go of the file."""
+        ...
+
+
 class Link:
     """The lane to one incarnation of a peer, and the connection that carries it now.
 
@@ -114,6 +129,7 @@ class Shell:
 
     handler:    None until a role knows the ports that it is to announce; what happens before it is set is not told.
     supervisor: the coordinator's; roles ask for nothing that takes one.
+    session_writer: a connection point's; it says `stored`.
     """
 
     def __init__(
@@ -125,6 +141,7 @@ class Shell:
         failed: Callable[[BaseException], None],
         client_address: tuple[str, int] | None = None,
         supervisor: Supervisor | None = None,
+        session_writer: SessionWriter | None = None,
     ) -> None:
         self._own = own
         self._secret = secret
@@ -132,6 +149,7 @@ class Shell:
         self._failed = failed
         self._client_address = client_address
         self.supervisor = supervisor
+        self.session_writer = session_writer
         self._loop = asyncio.get_running_loop()
         self._links: dict[Peer, Link] = {}
         self._owners: dict[LaneProtocol, Link] = {}
@@ -168,6 +186,16 @@ class Shell:
         bound: tuple[str, int] = self._client_server.sockets[0].getsockname()[:2]
         return bound
 
+    def stored(self, upto: int) -> None:
+        """Up to this portion the sessions are on disk; may be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.dispatch, Stored(upto))
+
+    def store_failed(self, error: BaseException) -> None:
+        """They cannot be written: nothing can be promised any more. May be called from any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._fail, error)
+
     def perform(self, instructions: Iterable[Instruction]) -> None:
         """Do what a machine asked for outside of an event, or what a launcher wants done."""
         self._execute(instructions)
@@ -189,6 +217,8 @@ class Shell:
                 link.protocol.close()
         for client in list(self._clients.values()):
             client.close()
+        if self.session_writer is not None:
+            self.session_writer.close()
         await asyncio.sleep(0)
 
     # The machine -------------------------------------------------------------------------------------------------
@@ -222,7 +252,7 @@ class Shell:
             return
         self._flush()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         log.error("%s has failed", self._own.peer, exc_info=error)
         self._stopped = True
         self._failed(error)
@@ -261,6 +291,9 @@ class Shell:
                 case ServeClients():
                     assert self._client_server is not None, "no client port is bound"
                     self._run(self._client_server.start_serving())
+                case Store():
+                    assert self.session_writer is not None, "only connection points store sessions"
+                    self.session_writer.write(instruction)
                 case Persist(memory, entry):
                     assert self.supervisor is not None, "only the coordinator has a memory"
                     self.supervisor.persist(memory, entry)

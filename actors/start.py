@@ -9,10 +9,13 @@ import os
 import time
 from collections.abc import Callable
 
+from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters_path, sessions_path
 from actors.shell import Shell, Supervisor
+from actors.store import StoreError
 from actors.transport import Identity
 from cluster.config import Config
 from cluster.coordinator import Coordinator
+from cluster.journal import Recovered
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR,
@@ -24,6 +27,7 @@ from cluster.messages import (
     Join,
     Member,
     Peer,
+    Restored,
     Tick,
 )
 from cluster.role import Role, make_machine
@@ -86,8 +90,8 @@ async def start_role(
     for connection points.
 
     client_address: where clients know the slot from an earlier incarnation, "" for what the configuration says.
-
-    Raises: OSError when a port is taken.
+    A connection point takes up the durable sessions that its slot has in the data directory.
+    Raises: OSError when a port is taken; StoreError when the sessions cannot be read.
     """
     machine = make_machine(peer, incarnation, config)
     port = config.client_port
@@ -111,8 +115,25 @@ async def start_role(
     except OSError:
         await shell.stop()
         raise
+    store = None
+    if is_door:
+        path = sessions_path(config.directory, peer.slot)
+        letters = DeadLetters(dead_letters_path(config.directory, peer.slot), config.durable.dead_letter_bytes)
+
+        def opens() -> SessionStore:
+            return SessionStore(path, letters)
+
+        try:
+            store = opens() if path.exists() else None
+            restored = Restored(Recovered([], []) if store is None else store.read())
+        except StoreError:
+            await shell.stop()
+            raise
+        shell.session_writer = Writer(store, opens, stored=shell.stored, failed=shell.store_failed)
     join = Join(incarnation, host, lane_port, door, os.getpid())
     role = Role(peer, join, machine, config)
     shell.handler = role
+    if is_door:
+        shell.perform(role.handle(restored))
     shell.perform([Connect(Member(*COORDINATOR_PEER, 0, *coordinator))])  # in whichever life it is
     return shell, role, door

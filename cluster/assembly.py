@@ -37,6 +37,7 @@ from cluster.messages import (
     Persist,
     Received,
     Request,
+    Restored,
     Send,
     SendClient,
     ServeClients,
@@ -44,8 +45,11 @@ from cluster.messages import (
     Status,
     StatusRequest,
     Stop,
+    Store,
+    Stored,
 )
 from cluster.role import Role, make_machine
+from cluster.session_disk import SessionDisk
 
 ClientOutput = Callable[[Peer, int, bytes | None], None]
 """Called with a connection point, one of its connections, and bytes for it; None closes it."""
@@ -77,6 +81,7 @@ class Assembly:
     serving:      the connection points that let clients in.
     touched:      who was handed something, or asks for another turn, since it was last drained.
     incarnations: of the roles there are.
+    session_disks: what each connection point has on disk, or is to have there after `sync`.
     starter, stopper: what Spawn and Stop do; instruct: which of a machine's instructions are followed. Whoever drives
                       this may put something slower, or less dependable, in their place.
     """
@@ -85,6 +90,7 @@ class Assembly:
         self._config = config
         self._client_output = client_output
         self.disk = Disk()
+        self.session_disks: dict[Peer, SessionDisk] = {}
         self.coordinator = Coordinator(config)
         self.roles: dict[Peer, Role] = {}
         self.incarnations: dict[Peer, int] = {}
@@ -137,6 +143,16 @@ class Assembly:
         if peer not in self._again:
             self.touched.discard(peer)
 
+    def unsynced(self) -> list[Peer]:
+        """Return the connection points that wait for their disks."""
+        return [peer for peer, disk in sorted(self.session_disks.items()) if disk.waiting and peer in self.roles]
+
+    def sync(self, peer: Peer, count: int | None = None) -> None:
+        """Have the oldest portions of a connection point on disk, all without a count, and tell it."""
+        upto = self.session_disks[peer].sync(count)
+        if upto is not None:
+            self.feed(peer, Stored(upto))
+
     def connection_points(self) -> list[Peer]:
         """Return the connection points, by slot."""
         return sorted(peer for peer in self.roles if peer.layer == CONNECTION_POINT)
@@ -148,6 +164,10 @@ class Assembly:
         join = Join(incarnation, "in-process", 0, door, 0)
         self.roles[peer] = Role(peer, join, machine, self._config)
         self.incarnations[peer] = incarnation
+        if peer.layer == CONNECTION_POINT:
+            disk = self.session_disks.setdefault(peer, SessionDisk())
+            disk.crash()  # whatever an earlier incarnation had not written
+            self.feed(peer, Restored(disk.read()))
         self._linked[COORDINATOR_PEER, peer] = incarnation
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))
@@ -159,6 +179,8 @@ class Assembly:
         del self.roles[peer], self.incarnations[peer]
         for known in (self.serving, self.touched, self._again, self._flushing):
             known.discard(peer)
+        if peer in self.session_disks:
+            self.session_disks[peer].crash()
         for lane in [lane for lane in self.lanes if peer in lane]:
             del self.lanes[lane]
 
@@ -220,6 +242,8 @@ class Assembly:
                 self.stopper(stopped, incarnation)
             case Persist():
                 self.disk.write(instruction)
+            case Store():
+                self.session_disks[peer].ask(instruction)
             case _:
                 pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
 

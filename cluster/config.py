@@ -128,6 +128,30 @@ class Flow(Settings, frozen=True):
     batch_publications: Positive = 1024
 
 
+class Durable(Settings, frozen=True):
+    """Durable sessions, per connection point; each keeps them in a file of its own in the data directory.
+
+    sessions:           how many may live there; a login for one more is refused.
+    queue_messages, queue_bytes: notifications that one session is owed; beyond it the oldest that is not underway to
+                        the client is removed and counted as `quota`.
+    total_bytes:        the same over all sessions there: beyond it a session that gets one more loses its oldest.
+    expires_s, expires_s_max: how long a session without a connection is kept when the client does not say, and at most.
+    max_deliver:        how often a notification is delivered without an acknowledgement when the client does not say.
+    unsettled_ranges:   of acknowledgements out of order: behind so many gaps nothing new is sent before one closes.
+    dead_letter_bytes:  of the dead-letter file; then it is renamed to `.1` and a new one begun.
+    """
+
+    sessions: Annotated[int, Meta(ge=0)] = 1000
+    queue_messages: Positive = 10_000
+    queue_bytes: Positive = 16 << 20
+    total_bytes: Positive = 512 << 20
+    expires_s: Positive = 3600
+    expires_s_max: Positive = 30 * 86_400
+    max_deliver: Annotated[int, Meta(ge=1, le=1 << 20)] = 20
+    unsettled_ranges: Positive = 1024
+    dead_letter_bytes: Positive = 16 << 20
+
+
 class Timing(Settings, frozen=True):
     """Clocks, in milliseconds.
 
@@ -173,6 +197,7 @@ class Config(Settings, frozen=True):
     client_limits: ClientLimits = ClientLimits()
     filters: FilterSettings = FilterSettings()
     flow: Flow = Flow()
+    durable: Durable = Durable()
     timing: Timing = Timing()
     transitions: Transitions = Transitions()
 
@@ -231,6 +256,8 @@ def _check(config: Config, source: str) -> None:
         )
     if config.flow.publish_floor_bytes > config.flow.publish_window_bytes:
         raise ConfigError(f"{source}: flow.publish_floor_bytes: above flow.publish_window_bytes")
+    if config.durable.expires_s > config.durable.expires_s_max:
+        raise ConfigError(f"{source}: durable.expires_s: above durable.expires_s_max")
     if config.timing.role_lost_ms < 2 * config.timing.role_heartbeat_ms:
         raise ConfigError(f"{source}: timing.role_lost_ms: below two heartbeats of timing.role_heartbeat_ms")
 

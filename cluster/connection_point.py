@@ -27,6 +27,11 @@ taken from its clients is held here until it is acknowledged, and is sent again:
 matcher lacks and the changes that are not answered, then the publications. What it delivers twice by that is known
 by (publisher, instance, sequence), as each publisher's publications come in their order, and is left out.
 
+A durable session (`durable.py`) outlives its connections, and this incarnation: what it is owed is on disk. Whatever
+promises that waits until it is so: the token of a run that it gets something of, the answer to a subscription, Welcome.
+It has a client key of its own, by which it gets notifications for as long as it lives, and for each connection another
+one, under which that one publishes, so that no acknowledgement is taken for a later connection's.
+
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
 A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
@@ -35,9 +40,10 @@ after Done nothing arrives.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -46,8 +52,11 @@ import numpy as np
 from cluster import columns, frames
 from cluster.codec import FrameReader, FrameTooLargeError, decode_client_frame, encode_frame
 from cluster.config import Config
+from cluster.durable import DurableSession, Held
 from cluster.errors import CodecError, FilterError, PolicyError
 from cluster.frames import SUBSCRIPTION_BITS, Bye
+from cluster.homes import Homes
+from cluster.journal import Recovered, Took
 from cluster.language import Filter, FilterLimits, encode_normal, parse
 from cluster.messages import (
     ACCESS_POINT,
@@ -73,6 +82,8 @@ from cluster.messages import (
     Delivered,
     Drain,
     Drained,
+    DurableEnded,
+    DurableHomes,
     Emptied,
     Ended,
     EpochEnd,
@@ -80,7 +91,9 @@ from cluster.messages import (
     Event,
     Explain,
     Explained,
+    FindHome,
     Flush,
+    HomeFound,
     Install,
     Instruction,
     LaneUp,
@@ -95,6 +108,7 @@ from cluster.messages import (
     Received,
     Recover,
     Renew,
+    Restored,
     Resume,
     ResumeClient,
     Retire,
@@ -107,6 +121,7 @@ from cluster.messages import (
     SessionOpened,
     SessionTaken,
     Settled,
+    Stored,
     SubscriptionChange,
     Switch,
     Tick,
@@ -125,6 +140,8 @@ from cluster.why import explained
 
 DROPPED_FOR = {reason: f"dropped_{reason.removeprefix('drop_')}" for reason in REASONS}
 """Counters by reason; `dropped` is their sum."""
+DURABLE_POLICIES = ("block", "drop_oldest")
+"""Of durable sessions; see durable.py."""
 SESSION_MASK = (1 << 32) - 1
 """Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
 SESSIONS_PER_INCARNATION = 1 << 20
@@ -158,6 +175,7 @@ class Connection:
 
     bodies:    frames that have come and wait for the client's turn; not empty if and only if it is `_behind`.
     allowance: microseconds left of this round; below 0 where one frame cost more, to be made up for.
+    asked:     Hello for a durable session whose home is not known here; the coordinator is asked, and frames wait.
     waits:     the next frame is a change, and too many are under way; or it has to wait for the end of a recovery.
     full_ms:   since when the client has not read what was written; None while it reads.
     paused:    its socket is not read.
@@ -173,6 +191,7 @@ class Connection:
     session: Session | None = None
     bodies: deque[bytes] = field(default_factory=deque)
     allowance: int = TURN_US
+    asked: frames.Hello | None = None
     waits: bool = False
     full_ms: int | None = None
     paused: bool = False
@@ -185,6 +204,7 @@ class Change:
     """A change of a subscription that the matchers have not answered.
 
     closed: its number if it is removed. size: bytes of a normal form that count as underway.
+    connection, portion: of a durable session, who has asked, and with what the journal has it on disk.
     """
 
     session: int
@@ -192,6 +212,8 @@ class Change:
     closed: int | None
     size: int
     message: SubscriptionChange
+    connection: int | None = None
+    portion: int = 0
 
 
 @dataclass(slots=True)
@@ -208,9 +230,13 @@ class Session:
                      was ever closed; closed_now: since the last Drained, so that the outbox is to be cleared of it.
     holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
     stalled_ms:      since when holds exist and nothing was consumed.
+    connection:      None while a durable session has none. publisher: the client's key for what it publishes.
+    durable:         what a durable session is owed; its outbox stays empty.
+    greeting:        of a durable session, the arguments of the Welcome that waits until the connection is on disk and
+                     the matchers have answered its changes, `unanswered` of them: what it names as held is in force.
     """
 
-    connection: int
+    connection: int | None
     client_id: str
     key: ClientKey
     instance: int
@@ -229,6 +255,14 @@ class Session:
     stalled_ms: int | None = None
     moved: bool = False
     arrived: bool = False
+    publisher: int = 0
+    durable: DurableSession | None = None
+    greeting: tuple[bool, list[tuple[int, str, str]]] | None = None
+    unanswered: int = 0
+
+    def admits(self, position: Position) -> bool:
+        """Tell whether what was queued up to the position is within the queue's limit."""
+        return self.outbox.admits(position) if self.durable is None else self.durable.admits(position)
 
 
 class Refusal(Exception):
@@ -273,6 +307,13 @@ class ConnectionPoint:
         self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []  # of clients that have gone since then
         self._rebuilding: Rebuilding | None = None
         self._watermarks = Watermarks(PUBLISHERS_REMEMBERED)  # of what was delivered here
+        self._homes = Homes(config)
+        self._journal = self._homes.journal
+        self._asking: Counter[str] = Counter()  # client id -> questions about its home that are not answered
+        self._durable = config.durable
+        self._publishing: dict[int, Session] = {}  # durable sessions, by the number that they publish under
+        self._unregistered: list[Session] = []  # restored ones, whose subscriptions the matchers may not know
+        self._recoveries = 0  # tokens of before one mean nothing after it
         self._gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
         self._held: dict[tuple[int, int], int] = {}  # (exit point, token) -> sessions that hold it
         self._delivered: dict[int, list[int]] = {}  # exit point -> tokens to send
@@ -283,6 +324,7 @@ class ConnectionPoint:
             (
                 *("accepted", "acknowledged", "rejected", "notifications", "duplicates", "connections", "sessions"),
                 *("refused", "sent_again", "slow_disconnected", "dropped", *DROPPED_FOR.values()),
+                *("dropped_quota", "redelivered", "dead_letters"),
             ),
             0,
         )
@@ -308,6 +350,13 @@ class ConnectionPoint:
                 self._full(number, False)
             case LaneUp(peer) if peer == COORDINATOR_PEER:
                 self._report_sessions()
+            case Stored(upto):
+                for one in self._journal.stored(upto):
+                    assert isinstance(one, DurableSession), "a journal of others"
+                    if one.number in self._sessions:
+                        self._touched[one.number] = self._sessions[one.number]
+            case Restored(memory):
+                self._restore(memory)
             case _:
                 pass  # other LaneUp, LaneDown: lanes keep what is sent
         out, self._out = self._out, []
@@ -317,6 +366,10 @@ class ConnectionPoint:
         """Return the counters, and what is held at the moment."""
         return self.counters | {
             "queued": sum(session.outbox.queued for session in self._sessions.values()),
+            "durable_sessions": len(self._homes),
+            "durable_queued": self._homes.queued,
+            "durable_bytes": self._homes.room.bytes,
+            "unstored_portions": self._journal.underway,
             "unacknowledged_bytes": self._pool_bytes,
             "subscriptions": sum(len(session.subscriptions) for session in self._sessions.values()),
             "held_runs": len(self._held),
@@ -395,15 +448,18 @@ class ConnectionPoint:
         if session is None:
             return
         number = session.key & SESSION_MASK
-        self._sessions.pop(number, None)
+        if session.durable is None:
+            self._sessions.pop(number, None)
         self._touched.pop(number, None)
         if self._by_client_id.get(session.client_id) is session:
             del self._by_client_id[session.client_id]
-        self.counters["sessions"] = len(self._sessions)
+        self._count_sessions()
         self._publishers -= session.next_sequence is not None
         self._pool_bytes -= session.flight_bytes
         self._release(session, everything=True)
-        if session.subscriptions:
+        if session.durable is not None:
+            self._detach(session, session.durable)
+        elif session.subscriptions:
             changes = [
                 self._change(number, None, None, subscription_id(session.key, closed), None)
                 for closed in sorted(session.subscriptions)
@@ -437,7 +493,7 @@ class ConnectionPoint:
         bodies = connection.bodies
         number = connection.number
         try:
-            while bodies and connection.allowance > 0 and connection.full_ms is None and not connection.waits:
+            while bodies and self._may_go_on(connection):
                 frame = decode_client_frame(bodies[0])
                 if self._must_wait(frame):
                     connection.waits = True
@@ -464,6 +520,14 @@ class ConnectionPoint:
         elif connection.full_ms is None:
             self._resume(connection)
 
+    def _may_go_on(self, connection: Connection) -> bool:
+        return (
+            connection.allowance > 0
+            and connection.full_ms is None
+            and not connection.waits
+            and connection.asked is None
+        )
+
     def _next_turns(self) -> None:
         """Begin a round: give out allowances, and go on with those who are behind."""
         turn = min(TURN_US, max(TURN_US_MIN, ROUND_US // max(len(self._behind), 1)))
@@ -482,7 +546,10 @@ class ConnectionPoint:
                 if connection.allowance > 0 and not connection.waits:
                     del self._behind[number]
                 self._work(connection)
-        if any(connection.full_ms is None and not connection.waits for connection in self._behind.values()):
+        if any(
+            connection.full_ms is None and not connection.waits and connection.asked is None
+            for connection in self._behind.values()
+        ):
             self._out.append(Again())
 
     def _must_wait(self, frame: frames.ClientFrame) -> bool:
@@ -504,6 +571,13 @@ class ConnectionPoint:
             case frames.Publish():
                 connection.allowance -= PUBLISH_US
                 self._publish(session, frame, now_us)
+            case frames.Consumed(count) if session.durable is not None:
+                if not session.durable.consume(count):
+                    raise Refusal("malformed", f"position {count} reported as consumed, which was never sent")
+                session.stalled_ms = None
+                self._touched[session.key & SESSION_MASK] = session
+            case frames.Settle():
+                self._settled(session, frame)
             case frames.Consumed(count):
                 before = session.outbox.consumed
                 if not session.outbox.consume(count):
@@ -520,8 +594,10 @@ class ConnectionPoint:
                 self._unsubscribe(session, frame)
             case frames.Pong():
                 pass
-            case frames.Goodbye():
+            case frames.Goodbye(end_session):
                 self._forget(connection)
+                if end_session and session.durable is not None:
+                    self._end_durable(session, session.durable)
                 self._out.append(CloseClient(connection.number))
             case frames.Moved():
                 session.moved = True
@@ -541,38 +617,84 @@ class ConnectionPoint:
             raise Refusal("malformed", f"a receive window of {hello.receive_window}")
         if self._moving is not None:
             raise Refusal("shutdown", "this connection point is about to leave")
+        if hello.durable:
+            if not 0 <= hello.expires_s <= self._durable.expires_s_max:
+                limit = self._durable.expires_s_max
+                raise Refusal("durable", f"expires is {hello.expires_s} s, the limit is {limit} s")
+            if hello.max_deliver < 0:
+                raise Refusal("durable", f"max_deliver is {hello.max_deliver}")
+            if self._homes.find(hello.client_id) is None:
+                # It may live elsewhere.
+                connection.asked = hello
+                self._ask(connection.number, hello)
+                return
+        self._open(connection, hello)
+
+    def _open(self, connection: Connection, hello: frames.Hello) -> None:
+        """Log the client in."""
+        assert self._view is not None, "clients are let in before a view"
+        if hello.durable and self._homes.find(hello.client_id) is None and self._homes.full:
+            raise Refusal("durable", f"{self._durable.sessions} durable sessions live here")
         older = self._by_client_id.get(hello.client_id)
         if older is not None:
             self._take_over(older, same_instance=older.instance == hello.instance)
-        number = self._next_session
-        self._next_session = self._next_session + 1 & SESSION_MASK
+        window = min(hello.receive_window, self._flow.receive_window)
+        session = self._attach(hello, window) if hello.durable else self._new_session(hello, window)
+        session.connection = connection.number
+        session.instance = hello.instance
+        connection.session = session
+        connection.reader.limit = self._limits.frame_bytes
+        del self._waiting[connection.number]
+        self._by_client_id[hello.client_id] = session
+        self._count_sessions()
+        if session.durable is None:
+            self._welcome(session, False, [])
+        self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, session.key, hello.instance)))
+
+    def _number(self) -> int:
+        """Return a number that no session has, nor an earlier incarnation's."""
+        while True:
+            number = self._next_session
+            self._next_session = self._next_session + 1 & SESSION_MASK
+            if number not in self._sessions and number not in self._publishing:
+                return number
+
+    def _new_session(self, hello: frames.Hello, window: int) -> Session:
+        assert self._view is not None, "a session before a view"
+        number = self._number()
         key = client_key(self._slot, number)
-        session = Session(
-            connection.number,
+        session = self._sessions[number] = Session(
+            None,
             hello.client_id,
             key,
             hello.instance,
             Peer(ACCESS_POINT, access_point_of(self._view, key)),
-            Outbox(
-                window=min(hello.receive_window, self._flow.receive_window),
-                flight_bytes=self._flow.flight_bytes,
-                queue_messages=self._flow.queue_messages,
-                queue_bytes=self._flow.queue_bytes,
-                frame_bytes=self._limits.frame_bytes,
-            ),
+            self._outbox(window),
+            publisher=key,
         )
         session.outbox.on_drop = self._recent.watcher(key)
-        connection.session = session
-        connection.reader.limit = self._limits.frame_bytes
-        del self._waiting[connection.number]
-        self._sessions[number] = self._by_client_id[hello.client_id] = session
-        self.counters["sessions"] = len(self._sessions)
+        return session
+
+    def _outbox(self, window: int) -> Outbox:
+        return Outbox(
+            window=window,
+            flight_bytes=self._flow.flight_bytes,
+            queue_messages=self._flow.queue_messages,
+            queue_bytes=self._flow.queue_bytes,
+            frame_bytes=self._limits.frame_bytes,
+        )
+
+    def _count_sessions(self) -> None:
+        self.counters["sessions"] = len(self._by_client_id)
+
+    def _welcome(self, session: Session, resumed: bool, listed: list[tuple[int, str, str]]) -> None:
+        """Answer Hello. listed: what a session that is resumed holds."""
         window, window_bytes = self._window()
         self._write(
             session,
             frames.Welcome(
                 frames.VERSION,
-                number,
+                session.key & SESSION_MASK,
                 self._timing.client_heartbeat_ms,
                 window,
                 window_bytes,
@@ -580,22 +702,36 @@ class ConnectionPoint:
                 self._limits.attributes,
                 self._limits.string_bytes,
                 self._limits.subscriptions,
+                resumed,
+                columns.pack(columns.UINT32, sorted(session.subscriptions)) if resumed else b"",
+                len(listed),
             ),
         )
-        self._out.append(Send(COORDINATOR_PEER, SessionOpened(hello.client_id, key, hello.instance)))
+        for held in _portions(listed, self._limits.frame_bytes):
+            self._write(session, held)
 
     def _report_sessions(self) -> None:
         """The coordinator may be a new one, which knows of none."""
-        for session in self._sessions.values():
+        asked = [one for one in self._connections.values() if one.asked is not None]
+        self._out.append(Send(COORDINATOR_PEER, DurableHomes(self._homes.client_ids, list(self._asking))))
+        for connection in asked:
+            assert connection.asked is not None, "just looked"
+            self._ask(connection.number, connection.asked)
+        for session in self._by_client_id.values():
             opened = SessionOpened(session.client_id, session.key, session.instance)
             self._out.append(Send(COORDINATOR_PEER, opened))
 
     def _take_over(self, older: Session, *, same_instance: bool) -> None:
+        assert older.connection is not None, f"{older.client_id} is not connected"
         connection = self._connections[older.connection]
         code = "moved" if same_instance else "taken_over"
         self._refuse(connection, Bye(code, f"client id {older.client_id!r} has connected again"))
 
     def _write(self, session: Session, frame: frames.Frame) -> None:
+        if session.connection is None:
+            return
+        if session.greeting is not None and isinstance(frame, frames.Ping | frames.Move):
+            return  # Welcome comes first; these are said again, or not needed
         self._out.append(SendClient(session.connection, encode_frame(frame)))
 
     # Publications ------------------------------------------------------------------------------------------------
@@ -638,7 +774,7 @@ class ConnectionPoint:
                 f"{self._flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
-        run = Run(session.client_id, session.instance, session.key, frame.first_sequence, count, now_us)
+        run = Run(session.client_id, session.instance, session.publisher, frame.first_sequence, count, now_us)
         session.unacknowledged.append((run, frame.lengths, frame.payload))
         self._recent.taken(session.client_id, frame.first_sequence, last, now_us)
         session.flight_bytes += size
@@ -663,8 +799,9 @@ class ConnectionPoint:
 
     def _acknowledge(self, message: Acknowledge) -> None:
         for client, upto, rejected in message.acknowledgements:
-            session = self._sessions.get(client & SESSION_MASK)
-            if session is None or session.key != client:
+            number = client & SESSION_MASK
+            session = self._sessions.get(number) or self._publishing.get(number)
+            if session is None or session.publisher != client:
                 continue  # gone meanwhile
             assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
             assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
@@ -690,6 +827,9 @@ class ConnectionPoint:
         size = len(normal_form or b"")
         self._changes[self._next_change] = Change(session, request, closed, size, change)
         self._change_bytes += size
+        owner = self._sessions.get(session)
+        if owner is not None and owner.durable is not None:
+            owner.unanswered += 1
         return change
 
     def _send_changes(self, access_point: Peer, changes: list[SubscriptionChange]) -> None:
@@ -720,6 +860,13 @@ class ConnectionPoint:
         except FilterError as error:
             self._write(session, frames.Refused(frame.request, error.code, error.reason, error.position, error.limit))
             return cost if error.limit is None else OVER_LIMIT_US
+        if session.durable is not None:
+            if frame.policy not in DURABLE_POLICIES:
+                reason = f"policy {frame.policy[:32]!r}, a durable session knows {', '.join(DURABLE_POLICIES)}"
+                self._write(session, frames.Refused(frame.request, "policy", reason, None, None))
+                return cost
+            session.durable.hold(frame.number, Held(frame.filter, frame.policy, normal_form))
+        assert session.connection is not None, "nobody asks"
         session.asked[frame.number] = (frame.policy, self._connections[session.connection].now_us)
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
@@ -733,6 +880,8 @@ class ConnectionPoint:
             return
         del session.subscriptions[frame.number]
         session.asked.pop(frame.number, None)
+        if session.durable is not None:
+            session.durable.close(frame.number)
         self._send_change(session, frame.request, frame.number, None)
 
     def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
@@ -741,6 +890,9 @@ class ConnectionPoint:
         change = self._change(session.key & SESSION_MASK, request, closed, subscription, normal_form)
         if normal_form is not None:
             session.subscriptions[number] = change
+        if session.durable is not None:
+            asked = self._changes[change.change]
+            asked.connection, asked.portion = session.connection, self._journal.present
         self._send_changes(session.access_point, [change])
 
     def _changed(self, message: Changed) -> None:
@@ -752,6 +904,9 @@ class ConnectionPoint:
                 continue  # answered before, and sent again in a recovery
             self._change_bytes -= change.size
             session = self._sessions.get(change.session)
+            if session is not None and session.durable is not None:
+                session.unanswered -= 1
+                self._greet(session)
             if session is None or change.request is None:
                 continue
             closed = change.closed
@@ -759,7 +914,10 @@ class ConnectionPoint:
                 session.live[closed] = False
                 session.closed_any = session.closed_now = True
                 self._touched[change.session] = session
-            self._write(session, frames.Done(change.request))
+            if session.durable is None:
+                self._write(session, frames.Done(change.request))
+            elif change.connection == session.connection:
+                self._journal.when(change.portion, partial(self._done, session, change.connection, change.request))
         self._see_rebuilt()
         self._emptied()
 
@@ -807,6 +965,9 @@ class ConnectionPoint:
                     message.numbers[first:last],
                     b"".join([payloads[place] for place in chosen]),
                 )
+                if session.durable is not None:
+                    # Those of the doubles too: their first copies may not be on disk.
+                    self._hold_until_stored(exit_point, message.runs, used, held)
                 if doubles:
                     chunk = self._without(doubles, exit_point, session, chunk, chosen, message.runs, run_of, held)
                 if session.closed_any:
@@ -827,6 +988,12 @@ class ConnectionPoint:
         used: list[int],
         held: set[int],
     ) -> None:
+        if session.durable is not None:
+            position = session.durable.push(chunk)
+            if not session.durable.admits(position):
+                self._hold(exit_point, session, position, runs, used, held)
+            self._note_taken(chunk)
+            return
         position = session.outbox.push(chunk)
         self._touched[session.key & SESSION_MASK] = session
         if not session.outbox.admits(position):
@@ -863,21 +1030,15 @@ class ConnectionPoint:
         double = {run_of[place] for place in chosen if place in doubles}
         if not double:
             return chunk
-        position = session.outbox.end
-        if not session.outbox.admits(position):
+        position = session.outbox.end if session.durable is None else session.durable.last
+        if not session.admits(position):
             self._hold(exit_point, session, position, runs, sorted(double), held)
         return chunk.select(np.array([at for at, place in enumerate(chosen) if place not in doubles], np.int64))
 
     def _release(self, session: Session, *, everything: bool = False) -> None:
         """Let go of the runs that have found their place in the session's queue."""
-        while session.holds and (everything or session.outbox.admits(session.holds[0][0])):
-            for token in session.holds.popleft()[1]:
-                left = self._held[token] - 1
-                if left:
-                    self._held[token] = left
-                else:
-                    del self._held[token]
-                    self._delivered.setdefault(token[0], []).append(token[1])
+        while session.holds and (everything or session.admits(session.holds[0][0])):
+            self._let_go(session.holds.popleft()[1])
         if not session.holds:
             session.stalled_ms = None
 
@@ -885,9 +1046,197 @@ class ConnectionPoint:
         session = self._sessions.get(question.client & SESSION_MASK)
         if session is not None and session.key != question.client:
             session = None
-        connection = None if session is None else self._connections.get(session.connection)
+        number = None if session is None else session.connection
+        connection = None if number is None else self._connections.get(number)
         publisher = self._by_client_id.get(question.publisher)
         return explained(question, self._recent, session, connection, publisher, self._changes.__contains__)
+
+    def _let_go(self, tokens: list[tuple[int, int]]) -> None:
+        for token in tokens:
+            left = self._held[token] - 1
+            if left:
+                self._held[token] = left
+            else:
+                del self._held[token]
+                self._delivered.setdefault(token[0], []).append(token[1])
+
+    # Durable sessions --------------------------------------------------------------------------------------------
+
+    def _restore(self, recovered: Recovered) -> None:
+        """Take up what an earlier incarnation of this slot has left on disk."""
+        for publisher, instance, sequence in recovered.took:
+            self._watermarks.raise_to((publisher, instance), sequence)
+        for durable in self._homes.restore(recovered):
+            key = client_key(self._slot, durable.number)
+            session = Session(
+                None, durable.client_id, key, durable.instance, Peer(ACCESS_POINT, 0), self._outbox(1), durable=durable
+            )
+            for number, held in durable.subscriptions.items():
+                self._next_change += 1
+                change = SubscriptionChange(self._next_change, subscription_id(key, number), held.normal_form)
+                session.subscriptions[number] = change
+            # What a subscription matched that was closed before may still come, of whatever number.
+            session.live = columns.mask_with(session.live, (1 << SUBSCRIPTION_BITS) - 1)
+            session.live[list(session.subscriptions)] = True
+            session.closed_any = True
+            self._sessions[durable.number] = session
+            self._unregistered.append(session)
+
+    def _register(self) -> None:
+        """Clients are let in: the matchers are to know what was restored, unless a recovery has told them."""
+        unregistered, self._unregistered = self._unregistered, []
+        for session in unregistered:
+            for held in list(session.subscriptions.values()):
+                number = held.subscription & (1 << SUBSCRIPTION_BITS) - 1
+                change = self._change(session.key & SESSION_MASK, None, None, held.subscription, held.normal_form)
+                session.subscriptions[number] = change
+                self._send_changes(session.access_point, [change])
+
+    def _ask(self, connection: int, hello: frames.Hello) -> None:
+        self._asking[hello.client_id] += 1
+        self._out.append(Send(COORDINATOR_PEER, FindHome(hello.client_id, connection)))
+
+    def _home_found(self, message: HomeFound) -> None:
+        client_id, home, address = message.client_id, message.home, message.address
+        connection = self._connections.get(message.connection)
+        hello = None if connection is None else connection.asked
+        self._asking -= Counter({client_id: 1})
+        if connection is None or hello is None or hello.client_id != client_id:
+            if home == self._slot:
+                self._not_begun(client_id)
+            return
+        connection.asked = None
+        if home != self._slot:
+            if address:
+                bye = Bye("redirect", f"the durable session lives at {Peer(CONNECTION_POINT, home)}", address)
+            elif home < 0:
+                bye = Bye("unavailable", "where the durable session lives is not known yet")
+            else:
+                bye = Bye("unavailable", f"the durable session lives at {Peer(CONNECTION_POINT, home)}, which is away")
+            self._refuse(connection, bye)
+            return
+        try:
+            if self._moving is not None:
+                raise Refusal("shutdown", "this connection point is about to leave")
+            self._open(connection, hello)
+        except Refusal as refusal:
+            self._not_begun(client_id)
+            self._refuse(connection, refusal.bye)
+            return
+        if connection.bodies:
+            self._work(connection)
+
+    def _not_begun(self, client_id: str) -> None:
+        """A session was to live here, and its client is gone; unless another connection of it waits for the word."""
+        if self._homes.find(client_id) is None and client_id not in self._asking:
+            self._out.append(Send(COORDINATOR_PEER, DurableEnded(client_id)))
+
+    def _attach(self, hello: frames.Hello, window: int) -> Session:
+        """Begin a durable session, or go on with it; Welcome goes out when that is on disk."""
+        durable = self._homes.find(hello.client_id)
+        resumed = durable is not None
+        listed: list[tuple[int, str, str]] = []
+        if durable is None:
+            session = self._new_session(hello, 1)
+            durable = session.durable = self._homes.open(session.key & SESSION_MASK, hello.client_id)
+        else:
+            session = self._sessions[durable.number]
+            if hello.session != durable.number:
+                listed = [(number, held.filter, held.policy) for number, held in sorted(durable.subscriptions.items())]
+        number = self._number()
+        session.publisher = client_key(self._slot, number)
+        self._publishing[number] = session
+        durable.attach(window, hello.instance, expires_s=hello.expires_s, max_deliver=hello.max_deliver)
+        session.greeting = (resumed, listed)
+        self._journal.then(partial(self._greet, session))
+        return session
+
+    def _greet(self, session: Session) -> None:
+        """Say Welcome to a durable session's client, once that can be said."""
+        durable, greeting = session.durable, session.greeting
+        if greeting is not None and durable is not None and durable.is_open and not session.unanswered:
+            session.greeting = None
+            self._welcome(session, *greeting)
+            self._touched[durable.number] = session
+
+    def _detach(self, session: Session, durable: DurableSession) -> None:
+        """The connection is gone; the session stays."""
+        session.connection = None
+        session.greeting = None
+        del self._publishing[session.publisher & SESSION_MASK]
+        session.next_sequence = None
+        session.unacknowledged.clear()
+        session.flight_bytes = 0
+        durable.detach(self._now_ms)
+        self._touched[durable.number] = session
+
+    def _end_durable(self, session: Session, durable: DurableSession) -> None:
+        """Its client wants it no more, or it has expired."""
+        del self._sessions[durable.number]
+        self._touched.pop(durable.number, None)
+        self._homes.end(durable)
+        changes = [
+            self._change(durable.number, None, None, subscription_id(session.key, number), None)
+            for number in sorted(session.subscriptions)
+        ]
+        if changes:
+            self._send_changes(session.access_point, changes)
+        self._out.append(Send(COORDINATOR_PEER, DurableEnded(session.client_id)))
+        self._emptied()
+
+    def _settled(self, session: Session, frame: frames.Settle) -> None:
+        durable = session.durable
+        if durable is None:
+            raise Refusal("malformed", "Settle in a session that is not durable")
+        if len(frame.acknowledged) % 8 or len(frame.refused) % 8:
+            raise Refusal("malformed", "the columns of Settle are not of uint64")
+        acknowledged = columns.unpack(columns.UINT64, frame.acknowledged)
+        if not durable.acknowledge(acknowledged) or not durable.refuse(columns.unpack(columns.UINT64, frame.refused)):
+            raise Refusal("malformed", "Settle names a position that was never sent")
+        session.stalled_ms = None
+        self._touched[durable.number] = session
+
+    def _done(self, session: Session, connection: int | None, request: int) -> None:
+        if connection == session.connection:
+            self._write(session, frames.Done(request))
+
+    def _hold_until_stored(
+        self, exit_point: int, runs: list[tuple[str, int, int, int]], used: list[int], held: set[int]
+    ) -> None:
+        """These runs are delivered when the journal's present portion is on disk, at the earliest."""
+        tokens = [(exit_point, runs[place][3]) for place in used]
+        for token in tokens:
+            self._held[token] = self._held.get(token, 0) + 1
+        held.update(used)
+        self._journal.then(partial(self._stored_runs, self._recoveries, tokens))
+
+    def _stored_runs(self, recoveries: int, tokens: list[tuple[int, int]]) -> None:
+        if recoveries == self._recoveries:
+            self._let_go(tokens)
+
+    def _note_taken(self, chunk: Chunk) -> None:
+        """What a later incarnation must know so as not to take it twice."""
+        for publisher, instance, _ in chunk.runs:
+            self._journal.write(Took(publisher, instance, self._watermarks.upto((publisher, instance))))
+
+    def _flush_durable(self, session: Session, durable: DurableSession) -> None:
+        if session.closed_now:
+            session.closed_now = False
+            durable.keep(session.live)
+        connection = None if session.connection is None else self._connections[session.connection]
+        if connection is not None and session.greeting is None and connection.full_ms is None:
+            for portion in durable.take():
+                self.counters["notifications"] += len(portion)
+                self.counters["redelivered"] += sum(portion.again)
+                self._write(session, portion.frame())
+            for drops in durable.take_drops():
+                self._write(session, drops)
+        self.counters["dropped"] += durable.dropped
+        self.counters["dropped_quota"] += durable.dropped
+        self.counters["dead_letters"] += durable.dead
+        durable.dropped = durable.dead = 0
+        if session.holds:
+            self._release(session)
 
     # Recovery ----------------------------------------------------------------------------------------------------
 
@@ -895,6 +1244,7 @@ class ConnectionPoint:
         """What was sent to other layers and not answered is void."""
         self._view, self._next = view, None
         self._recovering = True
+        self._recoveries += 1
         self._rebuilding = None
         self._flushed = set()
         self._gathered = {}
@@ -915,6 +1265,8 @@ class ConnectionPoint:
             self._out.append(Send(Peer(ACCESS_POINT, slot), Renew(message.epoch)))
         matchers = {slot for layer, slot in message.replaced if layer == MATCHER}
         everything = (CONNECTION_POINT, self._slot) in message.replaced
+        if everything:
+            self._unregistered = []
         self._unsent = []
         self._rebuilding = Rebuilding(self._to_rebuild(self._view, matchers, everything, list(self._changes.values())))
         self._send_again()
@@ -992,6 +1344,10 @@ class ConnectionPoint:
             self._send_gathered(access_point)
         touched, self._touched = self._touched, {}
         for session in touched.values():
+            if session.durable is not None:
+                self._flush_durable(session, session.durable)
+                continue
+            assert session.connection is not None, f"{session.client_id} is not connected"
             if session.closed_now:
                 # Once a round and not once a close: a client may close thousands.
                 session.closed_now = False
@@ -1012,6 +1368,9 @@ class ConnectionPoint:
                 self._release(session)
             if session.arrived and not session.outbox.queued and not session.holds:
                 self._refuse(self._connections[session.connection], Bye("moved", "all that was underway has come"))
+        portion = self._journal.take()
+        if portion is not None:
+            self._out.append(portion)
         for exit_point, tokens in self._delivered.items():
             self._out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
         self._delivered = {}
@@ -1063,6 +1422,9 @@ class ConnectionPoint:
                 self._refuse(connection, bye)
             elif pings and session is not None:
                 self._write(session, frames.Ping())
+
+        for durable in self._homes.expired(now_ms):
+            self._end_durable(self._sessions[durable.number], durable)
 
     # The view ----------------------------------------------------------------------------------------------------
 
@@ -1124,6 +1486,10 @@ class ConnectionPoint:
                 self._changed(message)
             case Install():
                 self._view = view_of(message)
+                for restored in self._sessions.values():
+                    restored.access_point = Peer(ACCESS_POINT, access_point_of(self._view, restored.key))
+            case HomeFound():
+                self._home_found(message)
             case Prepare():
                 self._next = view_of(message)
                 # Who moves later may miss something of the next epoch, of which nothing is published yet.
@@ -1151,6 +1517,7 @@ class ConnectionPoint:
                 self._move_clients(addresses)
             case Serve():
                 self._moving = None
+                self._register()
                 self._out.append(ServeClients())
             case SessionTaken(client, same_instance):
                 session = self._sessions.get(client & SESSION_MASK)
@@ -1165,6 +1532,20 @@ class ConnectionPoint:
                     self._refuse(connection, Bye("shutdown", "the cluster stops"))
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
+
+
+def _portions(listed: list[tuple[int, str, str]], frame_bytes: int) -> Iterator[frames.Held]:
+    """Yield the subscriptions in frames of about half the size that a frame may have, one each at the least."""
+    gathered: list[tuple[int, str, str]] = []
+    size = 0
+    for one in listed:
+        gathered.append(one)
+        size += len(one[1]) + 40
+        if 2 * size > frame_bytes:
+            yield frames.Held(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield frames.Held(gathered)
 
 
 def _parse(spelling: str, limits: FilterLimits) -> Filter:

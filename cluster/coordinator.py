@@ -46,13 +46,17 @@ from cluster.messages import (
     Died,
     Disconnect,
     Drain,
+    DurableEnded,
+    DurableHomes,
     Emptied,
     Epoch,
     Event,
     Explained,
     Failed,
+    FindHome,
     Gone,
     Heartbeat,
+    HomeFound,
     Installed,
     Instruction,
     Join,
@@ -262,7 +266,7 @@ class Coordinator:
         """A process that is in no view is not needed any more."""
         report = self._reports.pop(peer)
         if peer.layer == CONNECTION_POINT:
-            self._sessions.forget(peer.slot)
+            self._sessions.gone(peer.slot)
         if report.join is not None:
             member = report.member(peer)
             for other in sorted(self._reports):
@@ -373,6 +377,10 @@ class Coordinator:
                 self._out += self._questions.answered(peer, message)
             case SessionOpened() | SessionClosed():
                 self._out += self._sessions.handle(message)
+            case DurableHomes() | DurableEnded():
+                self._sessions.durables(peer.slot, message)
+            case FindHome():
+                self._out.append(Send(peer, self._home(peer.slot, message)))
             case Emptied():
                 report.emptied = report.moving
                 self._go_on()
@@ -389,6 +397,14 @@ class Coordinator:
                     self._give_up(reason)
             case _:
                 self._answered(peer, message)
+
+    def _home(self, slot: int, question: FindHome) -> HomeFound:
+        slots = () if self._view is None else self._view.connection_points
+        home = self._sessions.home(slot, question, slots)
+        report = self._reports.get(Peer(CONNECTION_POINT, home))
+        away = report is None or report.join is None or self._lost(report)
+        address = "" if away or report is None or report.join is None else report.join.client_address
+        return HomeFound(question.client_id, question.connection, home, address)
 
     def _see_off(self) -> None:
         """End the processes that have left; during a view change somebody may still have something for them."""
@@ -606,6 +622,13 @@ class Coordinator:
         if strategy == "stop_swap" and wanted[ACCESS_POINT] != list(self._view.access_points):
             # Parked changes of one client could be let go by two access points, in any order.
             raise WishError("stop_swap cannot change access points; it is there to be compared with")
+        for slot in sorted({*self._view.connection_points} - {*wanted[CONNECTION_POINT]}):
+            held = self._sessions.homes(slot)
+            if held:
+                # They are in the file of the slot, and would be owed to nobody.
+                raise WishError(
+                    f"{Peer(CONNECTION_POINT, slot)} cannot go: {held} durable session{'s' * (held > 1)} live there"
+                )
         return wanted, strategy
 
     def _taken_slots(self) -> set[Peer]:
@@ -1008,6 +1031,7 @@ class Coordinator:
             "epoch": None if self._view is None else self._view.epoch,
             "lost": lost,
             "sessions": len(self._sessions),
+            "durable_sessions": self._sessions.durable,
             "recovery": None if self._recovery is None else self._recovery_shown(self._recovery),
             "recovered": self._recovered,
             "recoveries": self._recoveries,

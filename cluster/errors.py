@@ -92,3 +92,9 @@ class PolicyError(RefusedError):
         self.position = position
         if position is not None:
             self.args = (f"{reason} at position {position}",)
+
+
+class SessionError(KittiwakeError):
+    """What only a durable session has was asked of one that is not durable, or that has ended."""
+
+    code = "session"

@@ -14,6 +14,7 @@ Conversation:
                                      <-   Done(request) or Refused(request, ...)
                                      <-   Notify(...)               many notifications in columns
     Consumed(count)                  ->                             cumulative; the subscriber's credit
+    Settle(...)                      ->                             of a durable session: single notifications
                                      <-   Ping                       at the server's pace; it ends a silent connection
     Pong                             ->
     Goodbye                          ->                             a clean end
@@ -51,12 +52,23 @@ class Hello(Frame, frozen=True, array_like=True, tag=1, gc=False):
                     (client_id, instance, sequence) names a publication for good and a resend is recognised.
     receive_window: notifications that the client takes beyond what it has reported as consumed; it may be
                     sent fewer.
+    durable:        the session outlives the connection: what it holds and is owed is on disk. It lives at one
+                    connection point, its home; others answer Bye `redirect`.
+    expires_s:      a durable session ends when it has been without a connection for so long.
+    max_deliver:    a notification that was delivered so often and not acknowledged goes to the dead letters.
+    Zero in these two stands for what the session has had so far, or the broker's own choice for a new one.
+    session:        the durable session that this client knows, by its Welcome; 0 for none. One that it does not know is
+                    told to it in full.
     """
 
     version: int
     client_id: str
     instance: int
     receive_window: int
+    durable: bool = False
+    expires_s: int = 0
+    max_deliver: int = 0
+    session: int = 0
 
 
 class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
@@ -99,7 +111,10 @@ class Unsubscribe(Frame, frozen=True, array_like=True, tag=4, gc=False):
 
 
 class Consumed(Frame, frozen=True, array_like=True, tag=5, gc=False):
-    """Notifications that the application has taken since the connection began; cumulative."""
+    """Notifications that the application has taken since the connection began; cumulative.
+
+    Of a durable session: the position up to which it wants no notification again.
+    """
 
     count: int
 
@@ -109,7 +124,12 @@ class Pong(Frame, frozen=True, array_like=True, tag=6, gc=False):
 
 
 class Goodbye(Frame, frozen=True, array_like=True, tag=7, gc=False):
-    """The client leaves on purpose; what it has published is still delivered."""
+    """The client leaves on purpose; what it has published is still delivered.
+
+    end_session: a durable session ends here and now; otherwise it waits for the client to come again.
+    """
+
+    end_session: bool = False
 
 
 class Moved(Frame, frozen=True, array_like=True, tag=8, gc=False):
@@ -117,6 +137,18 @@ class Moved(Frame, frozen=True, array_like=True, tag=8, gc=False):
 
     What is on its way here is still delivered; then this session is told Bye `moved`.
     """
+
+
+class Settle(Frame, frozen=True, array_like=True, tag=9, gc=False):
+    """Of a durable session: single notifications that the application is done with, or wants again.
+
+    acknowledged: uint64, positions that it wants no more, in any order; refused: uint64, positions that come again,
+    flagged as redelivered, until they have come `max_deliver` times. Positions that are settled already are passed
+    over.
+    """
+
+    acknowledged: bytes
+    refused: bytes
 
 
 # From the connection point --------------------------------------------------------------------------------
@@ -128,6 +160,10 @@ class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):
     heartbeat_ms:        a Ping comes at least this often; a client that hears nothing for three of them reconnects.
     publish_window:      publications that may be unacknowledged at once; publish_window_bytes: their payload bytes.
     frame_bytes, attributes, string_bytes, subscriptions: the limits in force; beyond them a request is refused.
+    session: of a durable session, the same over all its connections.
+    resumed: this is a durable session that was there before; held: uint32, the numbers of the subscriptions that it
+             holds; listed: so many of them are named by Held frames, which follow at once, before anything else:
+             all, unless the client has said that it knows the session, and then none.
     """
 
     version: int
@@ -139,6 +175,9 @@ class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):
     attributes: int
     string_bytes: int
     subscriptions: int
+    resumed: bool = False
+    held: bytes = b""
+    listed: int = 0
 
 
 class Acknowledged(Frame, frozen=True, array_like=True, tag=66, gc=False):
@@ -181,6 +220,9 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
     lengths:   uint32 per notification, its bytes in payload.
     matches:   uint32 per notification, how many of `numbers` are its own.
     numbers:   uint32, the client's own numbers of the subscriptions that match.
+    positions:   of a durable session: uint64 per notification, its place among all of the session, from 1 on; it names
+                 the notification for good. They rise, but for what the client has refused.
+    redelivered: of a durable session: a byte per notification, 1 if it may have been delivered before.
     """
 
     runs: list[tuple[str, int, int]]
@@ -190,6 +232,8 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
     matches: bytes
     numbers: bytes
     payload: bytes
+    positions: bytes = b""
+    redelivered: bytes = b""
 
 
 class Dropped(Frame, frozen=True, array_like=True, tag=70, gc=False):
@@ -198,13 +242,17 @@ class Dropped(Frame, frozen=True, array_like=True, tag=70, gc=False):
     reason: what was done. "drop_oldest": the queue was full, and of what waited the oldest gave way, be it for the
             limit of a subscription with latest_per_key. "drop_newest": it came when the queue was full.
             "latest_per_key": a newer one with the same value waits. One frame for each reason.
+            Of a durable session also "quota" (more was owed to it than it may be), "max_deliver" (delivered so often
+            and never acknowledged: in the dead letters) and "closed" (no loss: for `positions`).
     counts: (number of the subscription, notifications of it that were dropped).
     notifications: distinct ones; at most the sum of the counts, as one may match several subscriptions.
+    positions: uint64, those of them that this client had been sent and has not settled: they do not come again.
     """
 
     reason: str
     notifications: int
     counts: list[tuple[int, int]]
+    positions: bytes = b""
 
 
 class Ping(Frame, frozen=True, array_like=True, tag=71, gc=False):
@@ -214,13 +262,16 @@ class Ping(Frame, frozen=True, array_like=True, tag=71, gc=False):
 class Bye(Frame, frozen=True, array_like=True, tag=72, gc=False):
     """The connection closes after this frame.
 
-    code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, moved, slow, shutdown.
-          `moved` is taken_over by another connection of the same instance.
-    A client reconnects after shutdown, timeout, slow, moved and too_many only.
+    code: malformed, version, client_id, timeout, too_large, too_many, over_credit, taken_over, moved, slow, shutdown,
+          redirect, unavailable, durable. `moved` is taken_over by another connection of the same instance; `redirect`:
+          the durable session lives at `address` (host:port); `unavailable`: where it lives is away or not known yet;
+          `durable`: it cannot be what was asked for.
+    A client reconnects after shutdown, timeout, slow, moved, too_many, redirect and unavailable only.
     """
 
     code: str
     reason: str
+    address: str = ""
 
 
 class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
@@ -232,9 +283,15 @@ class Move(Frame, frozen=True, array_like=True, tag=73, gc=False):
     addresses: list[str]
 
 
-ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved
-ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move
+class Held(Frame, frozen=True, array_like=True, tag=74, gc=False):
+    """Some subscriptions that a resumed session holds: (number, filter as it was asked for, policy)."""
 
-RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved", "too_many"})
+    subscriptions: list[tuple[int, str, str]]
+
+
+ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved | Settle
+ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move | Held
+
+RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved", "too_many", "redirect", "unavailable"})
 """After `moved` too: of a client that changes its connection point the cluster may hear of the older session last, and
 end the newer one. After `too_many`: it was one of very many that came at once, and there is room again in a moment."""

@@ -308,6 +308,41 @@ class SessionClosed(Message, frozen=True, array_like=True, tag=26, gc=False):
     client: int
 
 
+class DurableHomes(Message, frozen=True, array_like=True, tag=80, gc=False):
+    """CP -> C, first of all when its lane comes up: the clients whose durable sessions live here, all of them.
+
+    asked: about these it has asked, and may be about to begin a session.
+    """
+
+    client_ids: list[str]
+    asked: list[str]
+
+
+class FindHome(Message, frozen=True, array_like=True, tag=81, gc=False):
+    """CP -> C: where does this client's durable session live? If nowhere, it is to live here."""
+
+    client_id: str
+    connection: int
+
+
+class HomeFound(Message, frozen=True, array_like=True, tag=82, gc=False):
+    """C -> CP: the answer to FindHome.
+
+    home: a connection point's slot, -1 while it cannot be said; address: where clients reach it, "" while it is away.
+    """
+
+    client_id: str
+    connection: int
+    home: int
+    address: str
+
+
+class DurableEnded(Message, frozen=True, array_like=True, tag=83, gc=False):
+    """CP -> C: this client's durable session, which lived here, is no more."""
+
+    client_id: str
+
+
 class SessionTaken(Message, frozen=True, array_like=True, tag=27, gc=False):
     """C -> CP of the older session: end it with `taken_over`, or with `moved` if the same instance is elsewhere."""
 
@@ -633,6 +668,10 @@ AnyMessage = (
     | Heartbeat
     | SessionOpened
     | SessionClosed
+    | DurableHomes
+    | FindHome
+    | HomeFound
+    | DurableEnded
     | SessionTaken
     | StatusRequest
     | Status
@@ -750,6 +789,18 @@ class Died(NamedTuple):
     reason: str
 
 
+class Restored(NamedTuple):
+    """To a connection point, first of all: what an earlier incarnation of its slot has had stored. See durable.py."""
+
+    memory: Any
+
+
+class Stored(NamedTuple):
+    """Everything that Store has asked for, up to this number, is on disk. They come in order."""
+
+    upto: int
+
+
 class SpawnFailed(NamedTuple):
     """A slice could not be started, and why."""
 
@@ -764,6 +815,8 @@ Event = (
     | LaneDown
     | Flushed
     | Died
+    | Restored
+    | Stored
     | SpawnFailed
     | ClientConnected
     | ClientBytes
@@ -878,6 +931,16 @@ class Persist(NamedTuple):
     entry: tuple[int, bytes] | None
 
 
+class Store(NamedTuple):
+    """Write this to the slot's own file, as a whole or not at all, in the order of the numbers; then say Stored.
+
+    writes: see `journal.py`.
+    """
+
+    number: int
+    writes: tuple[Any, ...]
+
+
 Instruction = (
     Send
     | Broadcast
@@ -894,4 +957,5 @@ Instruction = (
     | Stop
     | Kill
     | Persist
+    | Store
 )

@@ -1,14 +1,24 @@
-"""Which client id is logged in where.
+"""Which client id is logged in where, and where the durable sessions live.
 
 When one logs in at two connection points, the newer login, in the order in which the coordinator hears of them, wins.
 That order may be wrong for a client that has changed its connection point; so a session that is ended in favour of
 another one of the same instance is told `moved`, and a client that was in fact the newer one comes again.
+
+A durable session lives at one connection point, connected or not; a second one of the same client must not begin
+elsewhere. So a connection point that knows none asks for it, and whoever asks first is the home. Connection points
+say what lives with them whenever their lane to the coordinator comes up; a new coordinator says nothing about homes
+before all have. What it knows of a connection point that has crashed holds until the next incarnation says it anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cluster.messages import (
     CONNECTION_POINT,
+    DurableEnded,
+    DurableHomes,
+    FindHome,
     Instruction,
     Peer,
     Send,
@@ -24,6 +34,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, int]] = {}  # client id -> client, instance
+        self._homes: dict[str, int] = {}  # client id -> slot
+        self._told: set[int] = set()  # slots that have said what lives with them
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -34,9 +46,43 @@ class Sessions:
         return client
 
     def forget(self, slot: int) -> None:
-        """A connection point is no more."""
+        """A connection point has died: nobody is logged in there. What lives there comes back with the next one."""
         for client_id in [name for name, (client, _) in self._newest.items() if slot_of(client) == slot]:
             del self._newest[client_id]
+
+    def gone(self, slot: int) -> None:
+        """A connection point is no more, and none takes its slot."""
+        self.forget(slot)
+        for client_id in [name for name, home in self._homes.items() if home == slot]:
+            del self._homes[client_id]
+        self._told.discard(slot)
+
+    def homes(self, slot: int) -> int:
+        """Return how many durable sessions live at a connection point, as far as is known."""
+        return sum(home == slot for home in self._homes.values())
+
+    @property
+    def durable(self) -> int:
+        """How many durable sessions there are, as far as is known."""
+        return len(self._homes)
+
+    def home(self, slot: int, question: FindHome, slots: Iterable[int]) -> int:
+        """Return the home of a client's durable session, which is the asker's slot if it has none; -1 if that cannot
+        be said, as not all connection points (`slots`) have told theirs."""
+        if not self._told.issuperset(slots):
+            return self._homes.get(question.client_id, -1)
+        return self._homes.setdefault(question.client_id, slot)
+
+    def durables(self, slot: int, message: DurableHomes | DurableEnded) -> None:
+        """Take what a connection point says about those that live there."""
+        match message:
+            case DurableHomes(client_ids, asked):
+                newest = {name: home for name, home in self._homes.items() if home != slot or name in asked}
+                self._homes = newest | dict.fromkeys(client_ids, slot)
+                self._told.add(slot)
+            case DurableEnded(client_id):
+                if self._homes.get(client_id) == slot:
+                    del self._homes[client_id]
 
     def handle(self, message: SessionOpened | SessionClosed) -> list[Instruction]:
         """Take what a connection point reports; return what to tell another one about it."""

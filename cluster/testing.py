@@ -182,7 +182,11 @@ class LocalCluster:
             while assembly.lanes:
                 assembly.deliver(*next(iter(assembly.lanes)))
             if not assembly.touched:
-                return
+                unsynced = assembly.unsynced()
+                if not unsynced:
+                    return
+                for peer in unsynced:
+                    assembly.sync(peer)
             for peer in sorted(assembly.touched):
                 assembly.drain(peer)
 

@@ -51,14 +51,14 @@ def _subscriber(
     connection: Connection | None,
     underway: Callable[[int], bool],
 ) -> Document:
-    outbox = session.outbox
+    outbox, durable = session.outbox, session.durable
     facts: Document = {
         "client_id": session.client_id,
         "client": session.key,
         "connected": connection is not None,
         "reads": connection is not None and connection.full_ms is None,
-        "credit": outbox.has_credit(),
-        "queued": outbox.queued,
+        "credit": outbox.has_credit() if durable is None else durable.has_credit(),
+        "queued": outbox.queued if durable is None else durable.queued,
         "sent": outbox.sent,
         "consumed": outbox.consumed,
         "held_runs": len(session.holds),
@@ -88,6 +88,8 @@ def _subscriber(
 
 def _notification(question: Explain, recent: Recent, session: Session) -> Document | None:
     """Return where the publication's notification is: waiting, sent, consumed or dropped; None if there is no trace."""
+    if session.durable is not None:
+        return session.durable.find(question.publisher, question.sequence)
     for chunk in session.outbox.waiting():
         found = look(columns_of(chunk), question.publisher, question.sequence)
         if found is not None:

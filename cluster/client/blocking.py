@@ -49,6 +49,10 @@ def connect_sync(
     reconnect: bool = True,
     connect_timeout_s: float = 10.0,
     backoff_s: tuple[float, float] = (0.05, 5.0),
+    durable: bool = False,
+    expires: int | None = None,
+    max_deliver: int | None = None,
+    manual_ack: bool = False,
     connector: Connector | None = None,
     rng: random.Random | None = None,
     instance: int | None = None,
@@ -65,6 +69,10 @@ def connect_sync(
         reconnect=reconnect,
         connect_timeout_s=connect_timeout_s,
         backoff_s=backoff_s,
+        durable=durable,
+        expires=expires,
+        max_deliver=max_deliver,
+        manual_ack=manual_ack,
         connector=connector,
         rng=rng,
         instance=instance,
@@ -183,6 +191,38 @@ class BlockingClient:
         return self._client.reconnections
 
     @property
+    def durable(self) -> bool:
+        """The session outlives the connection."""
+        return self._client.durable
+
+    @property
+    def sessions_lost(self) -> int:
+        """Durable sessions that had ended when this client came again; see `Client.sessions_lost`."""
+        return self._client.sessions_lost
+
+    @property
+    def resumed(self) -> bool:
+        """The durable session was there before the present connection began."""
+        return self._client.resumed
+
+    @property
+    def held(self) -> Mapping[int, str]:
+        """Subscriptions that an earlier program has left behind: id -> filter; see `Client.held`."""
+        return self._client.held
+
+    def take_up(self, id: int) -> BlockingSubscription:
+        """Return one of the subscriptions in `held`; see `Client.take_up`."""
+        return BlockingSubscription(self._thread, self._thread.run(self._client.take_up(id)))
+
+    def ack(self, notification: Notification, *, upto: bool = False) -> None:
+        """Acknowledge a notification of a durable session; see `Notification.ack`."""
+        self._thread.run(notification.ack(upto=upto))
+
+    def refuse(self, notification: Notification) -> None:
+        """Ask for a notification of a durable session again; see `Notification.refuse`."""
+        self._thread.run(notification.refuse())
+
+    @property
     def limits(self) -> Limits:
         """What a publication may be."""
         return self._client.limits
@@ -259,10 +299,10 @@ class BlockingClient:
 
         return BlockingStream(self._thread, self._thread.run(open_stream()))
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = 5.0, *, end_session: bool = False) -> None:
         """Leave; see `Client.close`. Ends the client's thread. Closing again does nothing."""
         try:
-            self._thread.run(self._client.close(timeout_s))
+            self._thread.run(self._client.close(timeout_s, end_session=end_session))
         except ConnectionLostError:
             return
         finally:

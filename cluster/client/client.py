@@ -27,6 +27,7 @@ from cluster.client.link import Link
 from cluster.client.protocol import (
     Arrived,
     ClientProtocol,
+    Durable,
     Ended,
     Moving,
     Opened,
@@ -37,7 +38,7 @@ from cluster.client.protocol import (
 from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX, Offer
 from cluster.client.requests import Request
 from cluster.client.streams import Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
-from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RejectedError
+from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RefusedError, RejectedError
 from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ FLUSH_TIMEOUT_S = 0.25
 """What `close` has written gets at least this long to leave the machine."""
 FORMER_S = 60.0
 """How long what is underway at a former connection point is waited for; longer than that lets clients move."""
+REDIRECTS_MAX = 3
+"""How often in a row a client follows to where its durable session lives; more, and it waits as after a failure."""
 REPORT_S = 0.1
 """What an application has taken is reported within this time, though it be little: the broker tells a slow reader
 from one that has stopped."""
@@ -67,6 +70,10 @@ def connect(
     reconnect: bool = True,
     connect_timeout_s: float = 10.0,
     backoff_s: tuple[float, float] = (0.05, 5.0),
+    durable: bool = False,
+    expires: int | None = None,
+    max_deliver: int | None = None,
+    manual_ack: bool = False,
     connector: Connector | None = None,
     rng: random.Random | None = None,
     instance: int | None = None,
@@ -88,6 +95,10 @@ def connect(
         reconnect=reconnect,
         connect_timeout_s=connect_timeout_s,
         backoff_s=backoff_s,
+        durable=durable,
+        expires=expires,
+        max_deliver=max_deliver,
+        manual_ack=manual_ack,
         rng=rng,
         resolve=address_connector if connector is None else lambda _: connector,
         instance=instance,
@@ -105,6 +116,14 @@ class Client:
     reconnect:         renew a connection that was lost. When False, losing it ends the client.
     connect_timeout_s: how long to keep trying for the first connection.
     backoff_s:         (first, largest) delay between attempts.
+    durable:           the session outlives the connection, the program, and a crash of the broker: its subscriptions
+                       and what they match are kept for this client_id, which must be given. `held` says what is left
+                       of an earlier program; `subscribe` with the same filter and policy takes it up.
+    expires:           a durable session ends when nobody has been connected to it for so many seconds; None is the
+                       broker's choice for a new session (3600), and no change for one that is there.
+    max_deliver:       a notification that was delivered so often and never acknowledged goes to the broker's dead
+                       letters; None as for `expires` (20).
+    manual_ack:        notifications are acknowledged by `Notification.ack` alone, and not by going on to the next.
     rng:               the source of the jitter.
     url:               what messages call the other side.
     resolve:           opens the transport to an address (`host:port`) that the broker names when the client is to move.
@@ -127,12 +146,23 @@ class Client:
         reconnect: bool = True,
         connect_timeout_s: float = 10.0,
         backoff_s: tuple[float, float] = (0.05, 5.0),
+        durable: bool = False,
+        expires: int | None = None,
+        max_deliver: int | None = None,
+        manual_ack: bool = False,
         rng: random.Random | None = None,
         url: str = "the cluster",
         resolve: Callable[[str], Connector] = address_connector,
         instance: int | None = None,
         first_sequence: int = 1,
     ) -> None:
+        for name, value in (("expires", expires), ("max_deliver", max_deliver)):
+            if value is not None and not 1 <= value < 2**31:
+                raise ConfigError(f"{name} is {value}, it must be from 1 to 2**31 - 1")
+        if durable and client_id is None:
+            raise ConfigError("a durable session needs a client_id, by which it is found again")
+        if not durable and (expires is not None or max_deliver is not None or manual_ack):
+            raise ConfigError("expires, max_deliver and manual_ack are for durable sessions; durable is False")
         if client_id is None:
             client_id = f"client-{secrets.token_hex(8)}"
         if not client_id.isprintable() or not 1 <= len(client_id.encode(errors="replace")) <= 128:
@@ -155,7 +185,9 @@ class Client:
         self._rng = rng if rng is not None else random.Random()
         if instance is None:
             instance = secrets.randbits(63)
-        self._protocol = ClientProtocol(client_id, instance, receive_window, first_sequence)
+        session = Durable(expires or 0, max_deliver or 0, manual_ack) if durable else None
+        self._protocol = ClientProtocol(client_id, instance, receive_window, first_sequence, session)
+        self._protocol.positions_changed = self._acknowledged
         self._publishing = self._protocol.publishing
         self._packer = AttributePacker()
         self._streams: dict[Inbox, Stream] = {}
@@ -172,12 +204,15 @@ class Client:
         self._drained: asyncio.Future[None] | None = None
         self._flush_handle: asyncio.Handle | None = None
         self._report_handle: asyncio.TimerHandle | None = None
+        self._acknowledging: asyncio.Handle | None = None
         self._resolve = resolve
         self._addresses: list[str] = []
         """Where the broker has asked this client to move."""
         self._former: Link | None = None
         """The connection that it moves away from, while something may be underway there."""
         self._former_handle: asyncio.TimerHandle | None = None
+        self._redirected = ""
+        """Where the broker has said that the durable session lives, and where nobody was asked since."""
 
     # What it is --------------------------------------------------------------------------------------------------
 
@@ -210,6 +245,29 @@ class Client:
     def reconnections(self) -> int:
         """How many times the connection was renewed."""
         return max(0, self._connections - 1)
+
+    @property
+    def durable(self) -> bool:
+        """The session outlives the connection."""
+        return self._protocol.durable is not None
+
+    @property
+    def sessions_lost(self) -> int:
+        """Durable sessions that were there, had ended when this client came again, and were begun anew: their
+        subscriptions were restored, and what had been owed was lost. Away for longer than `expires`, as a rule."""
+        return max(0, self._protocol.sessions - 1)
+
+    @property
+    def resumed(self) -> bool:
+        """The present durable session, or the last one, was there before the present connection began."""
+        welcome = self._protocol.welcome
+        return welcome is not None and welcome.resumed
+
+    @property
+    def held(self) -> Mapping[int, str]:
+        """Subscriptions of the durable session that an earlier program has opened and this one has not taken up: id ->
+        filter. What they match waits within the receive window: take them up, or take them up and close them."""
+        return {number: filter for number, (filter, _) in self._protocol.left_behind.items()}
 
     @property
     def limits(self) -> Limits:
@@ -372,12 +430,31 @@ class Client:
                                              has missed what came in between: see `disconnections`
                 What is given up is counted in `dropped`. Where several subscriptions match, the strictest policy
                 decides; they are, ascending, latest_per_key, drop_oldest, drop_newest, block, disconnect.
+        Of a durable session, a subscription in `held` with this filter and policy is taken up in place of a new one; it
+        knows "block" and "drop_oldest" only.
         Raises: FilterError, PolicyError, RefusedError, ConnectionLostError. Cancelled, it leaves no subscription
                 behind.
         """
         text = filter_text(filter)
         subscription = Subscription(self, policy)
         await self._open(subscription, [text], policy)
+        return subscription
+
+    async def take_up(self, id: int) -> Subscription:
+        """Return the subscription of a durable session that an earlier program has opened; see `held`.
+
+        Raises: RefusedError where none of this id is held; ConnectionLostError.
+        """
+        self._check_open()
+        held = self._protocol.left_behind.get(id)
+        if held is None:
+            raise RefusedError(f"subscription {id} is not among those that were left behind", code="not_held")
+        filter, policy = held
+        subscription = Subscription(self, policy)
+        subscription._filters = [filter]
+        subscription._numbers = (id,)
+        self._streams[subscription._inbox] = subscription
+        self._protocol.take_up((id,), subscription._inbox)
         return subscription
 
     async def subscribe_many(self, filters: Iterable[FilterLike], *, policy: Policy = "block") -> SubscriptionGroup:
@@ -419,22 +496,34 @@ class Client:
         stream._filters = filters
         self._streams[stream._inbox] = stream
         opened: list[Request] = []
+        numbers: list[int] = []
+        left_behind = {(filter, kept): number for number, (filter, kept) in protocol.left_behind.items()}
+        taken_up: list[int] = []
         try:
             for text in filters:
+                known = left_behind.pop((text, policy), None) if left_behind else None
+                if known is not None:
+                    unanswered -= 1
+                    taken_up.append(known)
+                    numbers.append(known)
+                    continue
                 request = protocol.requests.open(text, policy, settled)
                 protocol.delivery.open(request.number, stream._inbox)
                 opened.append(request)
-            stream._numbers = tuple(request.number for request in opened)
+                numbers.append(request.number)
+            stream._numbers = tuple(numbers)
+            if taken_up:
+                protocol.take_up(taken_up, stream._inbox)
             self._flush_soon()
             if opened:
                 await future
-            for place, request in enumerate(opened):
-                if len(opened) == 1 or request.error is None:
+            for request in opened:
+                if len(filters) == 1 or request.error is None:
                     self._raise_unless_done(request)
                 else:
-                    raise _at_place(request.error, place)
+                    raise _at_place(request.error, numbers.index(request.number))
         except BaseException:
-            stream._numbers = tuple(request.number for request in opened)
+            stream._numbers = tuple(numbers)
             stream._let_go()
             raise
 
@@ -452,9 +541,11 @@ class Client:
 
     # The end -----------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout_s: float = 5.0) -> None:
+    async def close(self, timeout_s: float = 5.0, *, end_session: bool = False) -> None:
         """Leave: send what was published, wait for the acknowledgements asked for, say goodbye.
 
+        end_session: a durable session ends, with its subscriptions and all it is owed. Without a connection at this
+                     moment it stays until it expires. A session that is not durable always ends.
         timeout_s: how long to wait for these; what is not acknowledged then ends with ConnectionLostError.
         Streams end after what they have queued. Closing again waits for the same end. Cancelled, it leaves at once.
         """
@@ -475,7 +566,9 @@ class Client:
                         await asyncio.shield(self._drained)
         finally:
             link = self._link if self._link is not None else link
-            self._finish(ConnectionLostError("the client is closed", reason_code="closed"), goodbye=True)
+            self._finish(
+                ConnectionLostError("the client is closed", reason_code="closed"), goodbye=True, end_session=end_session
+            )
         if link is not None:
             try:
                 async with asyncio.timeout_at(max(deadline, loop.time() + FLUSH_TIMEOUT_S)):
@@ -508,7 +601,7 @@ class Client:
             return
         self._failure = error
         offers, requests = self._protocol.abandon()
-        for handle in (self._flush_handle, self._report_handle, self._former_handle):
+        for handle in (self._flush_handle, self._report_handle, self._former_handle, self._acknowledging):
             if handle is not None:
                 handle.cancel()
         for offer in offers:
@@ -528,11 +621,11 @@ class Client:
             if future is not None and not future.done():
                 future.set_result(None)
 
-    def _finish(self, error: ConnectionLostError, *, goodbye: bool = False) -> None:
+    def _finish(self, error: ConnectionLostError, *, goodbye: bool = False, end_session: bool = False) -> None:
         """As `_fail`, and end the connection and the supervisor too."""
         link, self._link = self._link, None
         if goodbye and self._failure is None and link is not None:
-            self._protocol.leave()
+            self._protocol.leave(end_session=end_session)
             frames = self._protocol.take_output()
             if frames:
                 link.write(frames)
@@ -581,6 +674,15 @@ class Client:
             attempts += 1
             began = loop.time()
             opened, self._last_trouble = await self._connection(connector)
+            for _ in range(REDIRECTS_MAX):
+                if not self._redirected or self.closed:
+                    break
+                # The session's home is the first to be asked from now on, and again at once.
+                home, self._redirected = self._resolve(self._redirected), ""
+                self._connectors = [home, *self._given]
+                attempts = 1
+                opened, self._last_trouble = await self._connection(home)
+            self._redirected = ""
             while self._addresses:
                 # Asked to move: there first, and at once.
                 opened, self._last_trouble = await self._move()
@@ -591,6 +693,8 @@ class Client:
                 return
             if opened and loop.time() - began >= STEADY_S:
                 failures = 0
+            if opened and self.durable:
+                attempts -= 1  # where it lives is where to look first
             first, largest = self._backoff_s
             delay = min(largest, first * 2.0 ** min(failures, 30))
             failures += 1
@@ -753,6 +857,7 @@ class Client:
     def _ended(self, link: Link, outcome: Ended) -> None:
         if not outcome.reconnect:
             self._fail(ConnectionLostError(outcome.reason, reason_code=outcome.code))
+        self._redirected = outcome.address
         link.end(f"{outcome.code}: {outcome.reason}")
 
     # Output ------------------------------------------------------------------------------------------------------
@@ -778,6 +883,16 @@ class Client:
             self._flush()
         else:
             self._flush_soon()
+
+    def _acknowledged(self) -> None:
+        """The application has acknowledged or refused something: say so at the loop's next turn."""
+        if self._acknowledging is None and self._failure is None:
+            self._acknowledging = asyncio.get_running_loop().call_soon(self._report_now)
+
+    def _report_now(self) -> None:
+        self._acknowledging = None
+        self._protocol.report_consumed()
+        self._flush()
 
     def _report_later(self) -> None:
         """While there is something to read, report now and then what was read."""

@@ -15,14 +15,21 @@ in order, so what is at or below the last sequence that came of it is a double; 
 
 After a reconnect the broker counts afresh: what still lies in the inboxes belongs to no credit. To stay bounded
 under a flapping connection, a connection that begins with more than a window lying here asks for that much less.
+
+Of a durable session the broker remembers what is not acknowledged, and brings it again: what lies here keeps its
+credit, and the copy is passed over; see `positions.py`. Its notifications count as taken when the application comes
+back for more, not when it is handed them. What matches subscriptions that an earlier instance has left behind lies in
+an inbox of its own, `left_behind`, until they are taken up.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter, deque
+from collections.abc import Collection, Iterable
 
 from cluster.client.notification import Notification, decode_numbers
+from cluster.client.positions import Positions
 from cluster.errors import CodecError
 from cluster.frames import Dropped, Notify
 from cluster.watermarks import Watermarks
@@ -73,6 +80,9 @@ class Delivery:
         """Notifications that came again after a fault and were left out."""
         self.watermarks = Watermarks(_PUBLISHERS_KEPT)
         self.wide: Inbox | None = None
+        self.positions: Positions | None = None
+        """Of a durable session."""
+        self.left_behind: Inbox | None = None
         self._inboxes: dict[int, Inbox] = {}
         self._stray: set[int] = set()
         """Numbers whose inbox is closed and which the broker may still use."""
@@ -115,9 +125,16 @@ class Delivery:
 
     def close(self, inbox: Inbox) -> None:
         """Detach the inbox and throw away what lies in it; its credit is released."""
+        wide = self.wide is inbox
         self.detach(inbox)
         for notification in inbox.queue:
-            self.took(notification)
+            if notification._positions is None or wide:
+                # What the client-wide stream leaves of a durable session comes again with the next connection.
+                self.took(notification, again=wide)
+            else:
+                notification._holders -= 1
+                if notification._holders == 0:
+                    notification._positions.pass_over(notification.position)
         inbox.queue.clear()
         self._detached = [other for other in self._detached if other.queue]
 
@@ -155,27 +172,54 @@ class Delivery:
 
     # Credit ------------------------------------------------------------------------------------------------------
 
-    def took(self, notification: Notification) -> None:
-        """One inbox has handed the notification out. (`Stream.__anext__` has this inlined.)"""
+    def took(self, notification: Notification, *, again: bool = False) -> None:
+        """One inbox has handed the notification out. (`Stream.__anext__` has this inlined.)
+
+        again: of a durable session, it is to come again, as nobody has seen it.
+        """
         notification._holders -= 1
         if notification._holders == 0:
             self.taken += 1
+            if notification._positions is not None:
+                notification._positions.took(notification.position, again=again)
 
     def report(self) -> int | None:
         """Return the count to report now, None when there is nothing new."""
         if self.taken == self.reported:
             return None
+        self.told()
+        return self.taken
+
+    def told(self) -> None:
+        """What is taken has been reported."""
         self.reported = self.taken
         self.report_at = self.taken + self._step
-        return self.taken
 
     @property
     def at_rest(self) -> bool:
         """Everything that came is consumed and reported: there is nothing to report, and won't be by itself."""
+        if self.positions is not None:
+            return self.positions.at_rest
         return self.received == self.taken == self.reported
 
     def connecting(self) -> int:
         """Begin a connection: what lies here is on nobody's credit. Return the window to ask for."""
+        if self.positions is not None:
+            self.positions.connecting()
+            self.received = self.taken = self.reported = 0
+            self.report_at = self._step
+            return self.window
+        return self._connecting()
+
+    def session_began(self, positions: Positions) -> None:
+        """A durable session begins; what lies here was another one's."""
+        self._connecting()
+        self.window = self._window_full
+        self._step = max(1, self.window // 4)
+        self.report_at = self._step
+        self.positions = positions
+
+    def _connecting(self) -> int:
         inboxes = {*self._inboxes.values(), *self._detached}
         if self.wide is not None:
             inboxes.add(self.wide)
@@ -195,6 +239,10 @@ class Delivery:
 
     def drop(self, frame: Dropped) -> None:
         """Count what the broker dropped."""
+        if self.positions is not None:
+            self.positions.gone(struct.unpack(f"<{len(frame.positions) // 8}Q", frame.positions))
+        if not frame.notifications:
+            return
         self.dropped[frame.reason] += frame.notifications
         for number, count in frame.counts:
             inbox = self._inboxes.get(number)
@@ -209,6 +257,9 @@ class Delivery:
         of_run, sequences, lengths, matches = columns_of(frame)
         payload, numbers = frame.payload, frame.numbers
         self.received += len(of_run)
+        if frame.positions or self.positions is not None:
+            # What comes again is to come, flagged; what is no more than a double the broker has left out.
+            return self._notify_durable(frame, of_run, sequences, lengths, matches)
         doubles = self.watermarks.take(of_run, sequences)
         if doubles:
             self.pass_over(len(doubles))
@@ -280,6 +331,76 @@ class Delivery:
             position = end
             first = last
         return touched
+
+    def _notify_durable(
+        self,
+        frame: Notify,
+        of_run: list[Run],
+        sequences: tuple[int, ...],
+        lengths: tuple[int, ...],
+        matches: tuple[int, ...],
+    ) -> set[Inbox]:
+        positions = self.positions
+        count = len(of_run)
+        if positions is None or len(frame.positions) != 8 * count or len(frame.redelivered) != count:
+            raise CodecError("the positions of the notifications do not fit the session")
+        touched: set[Inbox] = set()
+        at = first = 0
+        for run, sequence, length, match, position, again in zip(
+            of_run,
+            sequences,
+            lengths,
+            matches,
+            struct.unpack(f"<{count}Q", frame.positions),
+            frame.redelivered,
+            strict=True,
+        ):
+            end, last = at + length, first + 4 * match
+            if not positions.arrived(position):
+                self.taken += 1
+            else:
+                ids, inboxes = self._look_up(frame.numbers[first:last])
+                if self.wide is not None:
+                    inboxes = (self.wide,)
+                payload = frame.payload[at:end]
+                notification = Notification(
+                    run, sequence, payload, ids, len(inboxes), None, position, bool(again), positions
+                )
+                for inbox in inboxes:
+                    inbox.queue.append(notification)
+                touched.update(inboxes)
+                if not inboxes:
+                    self.taken += 1
+                    positions.pass_over(position)
+            at, first = end, last
+        return touched
+
+    def leave_behind(self, numbers: Iterable[int]) -> None:
+        """Keep what comes for these subscriptions until they are taken up."""
+        if self.left_behind is None:
+            self.left_behind = Inbox()
+        for number in numbers:
+            self.open(number, self.left_behind)
+
+    def take_up(self, numbers: Collection[int], inbox: Inbox) -> None:
+        """Send what comes, and has come, for these subscriptions to the inbox."""
+        former = self.left_behind
+        assert former is not None, "nothing was left behind"
+        for number in numbers:
+            former.numbers.discard(number)
+            self.open(number, inbox)
+        rest = []
+        for notification in former.queue:
+            ids = notification.subscription_ids
+            if not former.numbers.isdisjoint(ids):
+                rest.append(notification)
+            else:
+                notification._holders -= 1
+            if any(number in numbers for number in ids):
+                notification._holders += 1
+                inbox.queue.append(notification)
+        former.queue.clear()
+        former.queue.extend(rest)
 
     def deliver(self, run: Run, sequence: int, payload: bytes, numbers: bytes, *, counted: bool) -> set[Inbox]:
         """Put one notification into its inboxes; return them. counted: it came on the present connection's credit."""

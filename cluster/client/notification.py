@@ -7,7 +7,9 @@ import struct
 import msgspec
 
 from cluster.client.attributes import Value
+from cluster.client.positions import Positions
 from cluster.codec import decode
+from cluster.errors import SessionError
 
 _attributes = msgspec.msgpack.Decoder(dict[str, Value])
 
@@ -28,6 +30,11 @@ class Notification(msgspec.Struct, gc=False, eq=False, weakref=False):
     _holders: int
     """Streams that have not taken it yet; 0 or below: it does not count as credit (any more)."""
     _decoded: dict[str, Value] | None = None
+    position: int = 0
+    """Of a durable session: its place among all notifications of the session, which names it for good; else 0."""
+    redelivered: bool = False
+    """It may have been delivered before, to this program or an earlier one, and was not acknowledged."""
+    _positions: Positions | None = None
 
     @property
     def attributes(self) -> dict[str, Value]:
@@ -67,6 +74,26 @@ class Notification(msgspec.Struct, gc=False, eq=False, weakref=False):
     def payload(self) -> bytes:
         """The attributes as they came: one msgpack map."""
         return self._payload
+
+    async def ack(self, *, upto: bool = False) -> None:
+        """Acknowledge: the durable session need not bring this again; with `upto`, nor anything up to its position.
+
+        Without `manual_ack` that happens by itself when the stream is asked for the next one. It is on its way when
+        this returns; a crash of the broker before it is there brings the notification again, flagged.
+        Raises: SessionError where the session is not durable or has ended; ConnectionLostError when the client has.
+        """
+        self._of_session().acknowledge(self.position, upto=upto)
+
+    async def refuse(self) -> None:
+        """Ask for this again: it comes flagged, before what is new, and after `max_deliver` times it goes to the
+        dead letters. Nothing happens where it is acknowledged. Raises: as `ack`."""
+        self._of_session().refuse(self.position)
+        self._holders = 0  # that the stream goes on does not settle it
+
+    def _of_session(self) -> Positions:
+        if self._positions is None:
+            raise SessionError("only a durable session's notifications are acknowledged one by one")
+        return self._positions
 
     def __repr__(self) -> str:
         return (

@@ -8,6 +8,7 @@
     open       the last connection's subscriptions are restored first, then publications without an
                acknowledgement go out again, so that a client that listens to itself misses nothing of its own
     leaving    Goodbye is written; nothing more is
+    greeting   of a durable session that another instance has left: Welcome is followed by what it holds
     ended      after Bye, malformed bytes or `abandon`; what still arrives is ignored
 
 Three machines do the work and know nothing of each other: `Publishing` (numbers, window, resend), `Requests`
@@ -19,17 +20,22 @@ The caller writes what `take_output` returns after every call that may have prod
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from cluster.client.attributes import Limits
 from cluster.client.delivery import Delivery, Inbox
 from cluster.client.move import FormerSession
+from cluster.client.positions import Positions
 from cluster.client.publishing import FRAME_OVERHEAD, Offer, Publishing
 from cluster.client.requests import Request, Requests
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
-from cluster.errors import CodecError
+from cluster.errors import CodecError, ConnectionLostError, SessionError
 from cluster.frames import (
     RECONNECT_CODES,
     VERSION,
@@ -39,6 +45,7 @@ from cluster.frames import (
     Done,
     Dropped,
     Goodbye,
+    Held,
     Hello,
     Move,
     Notify,
@@ -78,6 +85,20 @@ class Ended:
     code: str
     reason: str
     reconnect: bool
+    address: str = ""
+    """Where the durable session lives, if that is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What the client wants of a durable session. expires_s, max_deliver: 0 leaves it to the broker.
+
+    manual: the application acknowledges each notification.
+    """
+
+    expires_s: int = 0
+    max_deliver: int = 0
+    manual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +116,6 @@ class Restored:
 Outcome = Opened | Arrived | Ended | Moving | Restored | Offer | Request
 
 _PONG = encode_frame(Pong())
-_GOODBYE = encode_frame(Goodbye())
 
 
 class ClientProtocol:
@@ -105,7 +125,14 @@ class ClientProtocol:
               goes on in another process has the same, and numbers on from first_sequence.
     """
 
-    def __init__(self, client_id: str, instance: int, receive_window: int, first_sequence: int = 1) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        instance: int,
+        receive_window: int,
+        first_sequence: int = 1,
+        durable: Durable | None = None,
+    ) -> None:
         self.client_id = client_id
         self.instance = instance
         self.state: State = "no connection"
@@ -114,10 +141,20 @@ class ClientProtocol:
         self.delivery = Delivery(receive_window)
         self.welcome: Welcome | None = None
         """Of the present connection, or the last one."""
+        self.durable = durable
+        self.sessions = 0
+        """Durable sessions that this client has begun or resumed; more than one: an earlier one was lost."""
+        self.left_behind: dict[int, tuple[str, str]] = {}
+        """Subscriptions of an earlier instance: number -> filter, policy; until they are taken up."""
+        self._session: int | None = None
+        self._greeted: Welcome | None = None  # and its Held frames are still coming
+        self._listed: list[tuple[int, str, str]] = []
         self._reader = FrameReader(SERVER_FRAME_BYTES_MAX)
         self._output: list[bytes] = []
         self._silent_ticks = 0
         self._told_restored = False
+        self.positions_changed: Callable[[], None] = lambda: None
+        """Called when the application has acknowledged or refused something."""
         self.former: FormerSession | None = None
         """While the client moves, until `settle`."""
         self.byes: Counter[str] = Counter()
@@ -134,7 +171,17 @@ class ClientProtocol:
         self._reader = FrameReader(SERVER_FRAME_BYTES_MAX)
         self._silent_ticks = 0
         window = self.delivery.connecting()
-        self._output = [encode_frame(Hello(VERSION, self.client_id, self.instance, window))]
+        self._greeted = None
+        hello = Hello(VERSION, self.client_id, self.instance, window)
+        if self.durable is not None:
+            hello = msgspec.structs.replace(
+                hello,
+                durable=True,
+                expires_s=self.durable.expires_s,
+                max_deliver=self.durable.max_deliver,
+                session=self._session or 0,
+            )
+        self._output = [encode_frame(hello)]
 
     def connection_lost(self) -> None:
         """End the connection, however it ended; nothing that was asked for is forgotten."""
@@ -148,10 +195,11 @@ class ClientProtocol:
         if self.former is not None:
             self.former.disconnected()
 
-    def leave(self) -> None:
-        """Say goodbye; what was taken before is still sent in front of it."""
+    def leave(self, *, end_session: bool = False) -> None:
+        """Say goodbye; what was taken before is still sent in front of it. end_session: a durable one ends."""
         if self.state == "open":
-            self._output = [*self.take_output(), _GOODBYE]
+            self._report(self._output)
+            self._output = [*self.take_output(), encode_frame(Goodbye(end_session))]
             self.state = "leaving"
 
     def abandon(self) -> tuple[list[Offer], list[Request]]:
@@ -160,6 +208,8 @@ class ClientProtocol:
         self._output.clear()
         lost = self.publishing.abandon(), self.requests.abandon()
         self.delivery.abandon()
+        if self.delivery.positions is not None:
+            self.delivery.positions.over = ConnectionLostError("the client is closed", reason_code="closed")
         return lost
 
     def tick(self) -> bool:
@@ -218,12 +268,10 @@ class ClientProtocol:
         if isinstance(frame, Bye):
             self.state = "ended"
             self.byes[frame.code] += 1
-            outcomes.append(Ended(frame.code, frame.reason, reconnect=frame.code in RECONNECT_CODES))
+            outcomes.append(Ended(frame.code, frame.reason, frame.code in RECONNECT_CODES, frame.address))
             return
         if self.state == "greeting":
-            if not isinstance(frame, Welcome):
-                raise CodecError(f"{type(frame).__name__} came in place of Welcome")
-            self._open(frame, outcomes)
+            self._greet(frame, outcomes)
             return
         if isinstance(frame, Notify):
             if self.former is not None:
@@ -247,12 +295,52 @@ class ClientProtocol:
         elif isinstance(frame, Move):
             if self.former is not None:
                 self.asked = frame.addresses  # one move at a time
-            elif self.state == "open":
+            elif self.state == "open" and self.durable is None:  # a durable session stays where it lives
                 outcomes.append(Moving(frame.addresses))
         elif isinstance(frame, Dropped):
             self.delivery.drop(frame)
         else:
-            raise CodecError("Welcome came twice")
+            raise CodecError(f"{type(frame).__name__} came where it is not due")
+
+    def _greet(self, frame: ServerFrame, outcomes: list[Outcome]) -> None:
+        """Take Welcome, and the Held frames that follow it if the session is not known here."""
+        if self._greeted is None:
+            if not isinstance(frame, Welcome):
+                raise CodecError(f"{type(frame).__name__} came in place of Welcome")
+            self._greeted = frame
+            self._listed = []
+        elif isinstance(frame, Held):
+            self._listed += frame.subscriptions
+        else:
+            raise CodecError(f"{type(frame).__name__} came in place of Held")
+        if len(self._listed) >= self._greeted.listed:
+            self._open(self._greeted, outcomes)
+
+    def _resume(self, welcome: Welcome) -> Collection[int]:
+        """Go on with the durable session, or begin one; return the numbers of the subscriptions that it holds."""
+        assert self.durable is not None, "not durable"
+        positions = self.delivery.positions
+        if positions is None or not welcome.resumed or welcome.session != self._session:
+            if positions is not None:
+                positions.over = SessionError("the durable session has ended, and what it was owed with it")
+            changed = positions.changed if positions is not None else self.positions_changed
+            self.delivery.session_began(Positions(manual=self.durable.manual, changed=changed))
+            self._session = welcome.session
+            self.sessions += 1
+        if len(welcome.held) % 4:
+            raise CodecError("Welcome.held is not a column of uint32")
+        for number, filter, policy in self._listed:
+            if not self.requests.knows(number):
+                self.requests.adopt(number, filter, policy)
+                self.left_behind[number] = (filter, policy)
+        self.delivery.leave_behind(self.left_behind)
+        return set(struct.unpack(f"<{len(welcome.held) // 4}I", welcome.held))
+
+    def take_up(self, numbers: Collection[int], inbox: Inbox) -> None:
+        """Send what comes for subscriptions that were left behind, and what has come, to the inbox."""
+        for number in numbers:
+            del self.left_behind[number]
+        self.delivery.take_up(numbers, inbox)
 
     def _open(self, welcome: Welcome, outcomes: list[Outcome]) -> None:
         if welcome.version != VERSION:
@@ -264,7 +352,8 @@ class ClientProtocol:
         self.welcome = welcome
         outcomes.append(Opened(welcome))
         self._told_restored = False
-        self.requests.connected(waiting=self.former is not None)
+        held = self._resume(welcome) if self.durable is not None else ()
+        self.requests.connected(waiting=self.former is not None, held=held)
         outcomes.extend(
             self.publishing.connected(welcome.publish_window, welcome.publish_window_bytes, welcome.frame_bytes)
         )
@@ -291,6 +380,10 @@ class ClientProtocol:
         return touched
 
     def _report(self, output: list[bytes]) -> None:
+        if self.delivery.positions is not None:
+            output += self.delivery.positions.report()
+            self.delivery.told()
+            return
         count = self.delivery.report()
         if count is not None:
             output.append(encode_frame(Consumed(count)))

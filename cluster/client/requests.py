@@ -15,7 +15,7 @@ A new connection holds nothing at the broker, so the answer to a repeated close 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from cluster.codec import encode_frame
@@ -126,16 +126,23 @@ class Requests:
         entry.closing = True
         return self._request("close", number, "", "", settled)
 
-    def connected(self, *, waiting: bool = False) -> None:
+    def adopt(self, number: int, filter: str, policy: str) -> None:
+        """The broker holds this subscription, which an earlier instance of this client has opened."""
+        entry = self._entries.setdefault(number, _Entry(policy))
+        entry.filter = filter
+        self._next_number = max(self._next_number, (number + 1) % NUMBER_COUNT)
+
+    def connected(self, *, waiting: bool = False, held: Collection[int] = ()) -> None:
         """Begin a connection: restore what is held, repeat what is pending.
 
+        held:    what the broker has kept of a durable session, and need not be restored.
         waiting: only what is held, until `go_on`: a former session still lives, and both are to hold the same.
         """
         self._connected = True
         self._waiting = waiting
         repeat = list(self._pending.values())
         for number, entry in self._entries.items():
-            if entry.filter is not None and not entry.closing:
+            if entry.filter is not None and not entry.closing and number not in held:
                 request = self._request("restore", number, entry.filter, entry.policy, None)
                 self._restoring.add(request.id)
         if not waiting:

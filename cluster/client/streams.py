@@ -34,6 +34,9 @@ class Stream(abc.ABC):
 
     Several tasks may read one stream; each notification goes to one of them. Usable in `async with`: it is closed then.
 
+    Of a durable session a notification is acknowledged when the stream is asked for the next one, so that what a
+    program was at work on when it died comes again. With several tasks at one stream, `manual_ack` is for you.
+
     Ends:    with StopAsyncIteration after `close`, of it or of the client.
     Raises:  ConnectionLostError when the client ended otherwise, or what refused the subscription when it could not
              be restored; after everything queued has been handed out.
@@ -46,6 +49,8 @@ class Stream(abc.ABC):
         self._delivery = client._protocol.delivery
         self._waiters: list[asyncio.Future[None]] = []
         self._end: KittiwakeError | Literal["closed"] | None = None
+        self._handed: list[Notification] = []
+        """Of a durable session: what the application was handed last, and has not come back from."""
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -65,10 +70,15 @@ class Stream(abc.ABC):
         return self
 
     async def __anext__(self) -> Notification:
+        if self._handed:
+            self._came_back()
         queue = self._queue
         while not queue:
             await self._arrival()
         notification = queue.popleft()
+        if notification.position:
+            self._hand(notification)
+            return notification
         # Delivery.took, inlined: a fifth of the whole path.
         notification._holders -= 1
         if notification._holders == 0:
@@ -85,6 +95,8 @@ class Stream(abc.ABC):
         """
         if limit < 1:
             raise ValueError(f"limit is {limit}, at least 1 is needed")
+        if self._handed:
+            self._came_back()
         queue = self._queue
         try:
             while not queue:
@@ -94,10 +106,30 @@ class Stream(abc.ABC):
         delivery = self._delivery
         taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
         for notification in taken:
-            delivery.took(notification)
+            if notification.position:
+                self._hand(notification)
+            else:
+                delivery.took(notification)
         if delivery.taken >= delivery.report_at:
             self._client._flush_soon()
         return taken
+
+    def _hand(self, notification: Notification) -> None:
+        """The application is handed a notification of a durable session."""
+        positions = notification._positions
+        if positions is not None and positions.manual:
+            self._delivery.took(notification)
+        else:
+            self._handed.append(notification)
+
+    def _came_back(self) -> None:
+        """The application asks for more: it is done with what it was handed."""
+        handed, self._handed = self._handed, []
+        delivery = self._delivery
+        for notification in handed:
+            delivery.took(notification)
+        if delivery.taken >= delivery.report_at:
+            self._client._flush_soon()
 
     @abc.abstractmethod
     async def close(self) -> None:
@@ -181,6 +213,7 @@ class _Subscribed(Stream):
             return
         self._gone = asyncio.get_running_loop().create_future()
         self._finish("closed")
+        self._came_back()
         self._client._discard(self._inbox)
         requests = self._client._protocol.requests
         for number in self._numbers:
@@ -273,8 +306,12 @@ class Notifications(Stream):
     """The stream of everything that this client receives, while it is open in place of the subscriptions' own."""
 
     async def close(self) -> None:
-        """End the stream; what comes afterwards goes to the subscriptions' own streams again."""
+        """End the stream; what comes afterwards goes to the subscriptions' own streams again.
+
+        Of a durable session, what is queued comes again with the next connection; else it is thrown away.
+        """
         self._finish("closed")
+        self._came_back()
         self._client._discard(self._inbox)
 
 

@@ -34,6 +34,15 @@ from cluster import frames
 from cluster.assembly import Assembly
 from cluster.codec import FrameReader, decode_message, decode_server_frame, encode_frame, encode_message
 from cluster.config import Config, Flow, Layers
+from cluster.journal import (
+    Append,
+    DeadLetter,
+    Discard,
+    RemoveSubscription,
+    SaveSubscription,
+    Took,
+    Write,
+)
 from cluster.messages import (
     COORDINATOR_PEER,
     Abort,
@@ -51,15 +60,19 @@ from cluster.messages import (
     Commit,
     Deliver,
     Delivered,
+    DurableEnded,
+    DurableHomes,
     Emptied,
     Ended,
     EpochEnd,
     EpochEnded,
+    FindHome,
     Gone,
     GroupCopy,
     GroupsEnd,
     GroupsTaken,
     Heartbeat,
+    HomeFound,
     Install,
     Installed,
     Join,
@@ -174,7 +187,8 @@ class Player:
         self.assembly.feed(peer, ClientConnected(client.connection))
         window = int(options.get("window", "100"))
         instance = int(options.get("instance", "1"))
-        self._say(name, frames.Hello(frames.VERSION, plain[0] if plain else name, instance, window))
+        durable = "durable" in options
+        self._say(name, frames.Hello(frames.VERSION, plain[0] if plain else name, instance, window, durable))
 
     def _do_publish(self, words: list[str], command: str) -> None:
         name, first, *ones = words
@@ -192,6 +206,12 @@ class Player:
 
     def _do_consume(self, words: list[str], command: str) -> None:
         self._say(words[0], frames.Consumed(int(words[1])))
+
+    def _do_settle(self, words: list[str], command: str) -> None:
+        acknowledged = [int(word) for word in words[1:] if word.isdigit()]
+        refused = [int(word[1:]) for word in words[1:] if word.startswith("!")]
+        columns = [struct.pack(f"<{len(some)}Q", *some) for some in (acknowledged, refused)]
+        self._say(words[0], frames.Settle(*columns))
 
     def _do_goodbye(self, words: list[str], command: str) -> None:
         self._say(words[0], frames.Goodbye())
@@ -250,12 +270,18 @@ class Player:
             while (lane := self._oldest()) is not None:
                 sender, receiver = lane
                 message = decode_message(encode_message(assembly.take(sender, receiver)))
-                if not isinstance(message, Heartbeat):
+                if not isinstance(message, Heartbeat) and message != DurableHomes([], []):
                     self.lines.append(f"{short(sender)} -> {short(receiver)}  {self._show(message)}")
                 assembly.feed(receiver, Received(sender, message))
                 assembly.see_flushed(sender)
             if not assembly.touched:
-                return
+                unsynced = assembly.unsynced()
+                if not unsynced:
+                    return
+                for peer in unsynced:
+                    writes = assembly.session_disks[peer].asked()
+                    self.lines.append(f"{short(peer)} disk  {'; '.join(map(show_write, writes))}")
+                    assembly.sync(peer)
             for peer in sorted(assembly.touched):
                 assembly.drain(peer)
 
@@ -395,6 +421,12 @@ class Player:
                 | Settled()
             ):
                 rows = [f"epoch {message.epoch}"]
+            case DurableHomes(client_ids):
+                rows = [", ".join(client_ids)]
+            case FindHome() | DurableEnded():
+                rows = [message.client_id]
+            case HomeFound():
+                rows = [f"{message.client_id} at cp{message.home}", message.address or "away"]
             case _:
                 raise AssertionError(f"no way to show {name}")
         return f"{name}  {'; '.join(rows)}".rstrip()
@@ -404,7 +436,8 @@ def show_frame(frame: frames.ServerFrame) -> str:
     """Return a frame to a client in one line."""
     match frame:
         case frames.Welcome():
-            return f"Welcome  window {frame.publish_window}, {frame.publish_window_bytes} bytes"
+            held = f", resumed with {unpack('I', frame.held)}" if frame.resumed else ""
+            return f"Welcome  window {frame.publish_window}, {frame.publish_window_bytes} bytes{held}"
         case frames.Acknowledged(upto, window, window_bytes, rejected):
             reasons = "".join(f"; {sequence} rejected: {reason}" for sequence, reason in rejected)
             return f"Acknowledged  up to {upto}, window {window}, {window_bytes} bytes{reasons}"
@@ -421,13 +454,38 @@ def show_frame(frame: frames.ServerFrame) -> str:
             ):
                 rows.append(f"{frame.runs[run][0]} {sequence} {one} for {numbers[at : at + matches]}")
                 at += matches
+            for place, (position, again) in enumerate(
+                zip(unpack("Q", frame.positions), frame.redelivered, strict=True)
+            ):
+                rows[place] += f" at {position}{' again' * again}"
             return f"Notify  {'; '.join(rows)}"
+        case frames.Held(subscriptions):
+            return f"Held  {'; '.join(f'{number} {policy} {text}' for number, text, policy in subscriptions)}"
         case frames.Dropped(reason, notifications, counts):
             return f"Dropped  {notifications} by {reason}: {counts}"
         case frames.Bye(code, reason):
             return f"Bye  {code}: {reason}"
         case _:
             return type(frame).__name__
+
+
+def show_write(write: Write) -> str:
+    """Return what is to be on disk in a few words."""
+    name = type(write).__name__
+    match write:
+        case DeadLetter():
+            return name
+        case Took(publisher, instance, sequence):
+            return f"{name} {publisher}/{instance} up to {sequence}"
+        case Append(_, first, last):
+            rest = f" {first}..{last}"
+        case Discard(_, upto):
+            rest = f" up to {upto}"
+        case SaveSubscription(_, number) | RemoveSubscription(_, number):
+            rest = f".{number}"
+        case _:
+            rest = ""
+    return f"{name} #{write.session & 0xFFFFF}{rest}"
 
 
 def short(peer: Peer) -> str:

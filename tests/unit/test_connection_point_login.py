@@ -15,6 +15,7 @@ from cluster.messages import (
     ClientBytes,
     ClientClosed,
     Drain,
+    DurableHomes,
     LaneUp,
     Peer,
     Received,
@@ -316,7 +317,7 @@ def test_an_unexpected_message_is_a_broken_invariant() -> None:
     edge = Edge()
     with pytest.raises(AssertionError, match="connection_point 0 got SessionOpened"):
         edge.feed(Received(Peer(CONNECTION_POINT, 1), SessionOpened("x", 1, 1)))
-    assert edge.feed(LaneUp(COORDINATOR_PEER)) == []
+    assert edge.feed(LaneUp(COORDINATOR_PEER)) == [Send(COORDINATOR_PEER, DurableHomes([], []))]
 
 
 def test_what_is_written_is_whole_frames() -> None:

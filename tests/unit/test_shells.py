@@ -98,8 +98,8 @@ class Sockets:
 
     # As `actors.shell.Supervisor`:
 
-    def spawn(self, peer: Peer, incarnation: int) -> None:
-        self._do(self._start_role(peer, incarnation))
+    def spawn(self, peer: Peer, incarnation: int, client_address: str = "") -> None:
+        self._do(self._start_role(peer, incarnation, client_address))
 
     def stop(self, peer: Peer, incarnation: int) -> None:
         if self.incarnations.get(peer) == incarnation:
@@ -110,7 +110,7 @@ class Sockets:
     def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
         self.store.write(memory, entry)
 
-    async def _start_role(self, peer: Peer, incarnation: int) -> None:
+    async def _start_role(self, peer: Peer, incarnation: int, client_address: str) -> None:
         if peer in self.broken:
             self.shells[COORDINATOR_PEER].dispatch(SpawnFailed(peer, incarnation, "broken by the test"))
             return
@@ -122,6 +122,7 @@ class Sockets:
             host=LOOPBACK,
             coordinator=self._address,
             failed=self.failures.append,
+            client_address=client_address,
         )
         self.incarnations[peer] = incarnation
 
@@ -152,7 +153,8 @@ class Sockets:
 @asynccontextmanager
 async def sockets(**sections: Any) -> AsyncIterator[Sockets]:
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Sockets(Config(client_port=ClientPort(port=0), **sections), Path(directory))
+        config = Config(client_port=ClientPort(port=0), data_directory=directory, **sections)
+        cluster = Sockets(config, Path(directory))
         try:
             await cluster.start()
             yield cluster
@@ -500,7 +502,7 @@ class Recorder:
         self.asked: list[tuple[str, Any]] = []
         self.full = False
 
-    def spawn(self, peer: Peer, incarnation: int) -> None:
+    def spawn(self, peer: Peer, incarnation: int, client_address: str) -> None:
         self.asked.append(("spawn", (peer, incarnation)))
 
     def stop(self, peer: Peer, incarnation: int) -> None:

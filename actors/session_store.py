@@ -1,0 +1,281 @@
+"""A connection point's durable sessions on disk: `sessions-SLOT.db` in the data directory, and its dead letters.
+
+An SQLite file of mode 0600 with a write-ahead log, synced at each commit: what `write` has returned from survives the
+end of the process and of the machine; a portion is there as a whole or not at all. Whichever incarnation plays the slot
+opens the file, and one process at a time: a second one is kept out until the first is gone.
+
+Dead letters are lines of JSON in `dead-letters-SLOT.jsonl`, synced before the portion that they belong to: a crash
+between the two may leave a line twice, and never none. At its limit the file is renamed to `.1`, which replaces the
+one before.
+
+`Writer` writes in a thread of its own: whatever portions wait go into one transaction, so that a disk that is slow to
+sync makes larger transactions and not longer queues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from actors.store import HEADER_BYTES, StoreError
+from cluster.journal import (
+    Append,
+    DeadLetter,
+    Discard,
+    EndSession,
+    Recovered,
+    RemoveSubscription,
+    SaveDeliveries,
+    SavedSession,
+    SaveSession,
+    SaveSubscription,
+    Took,
+    Write,
+)
+from cluster.messages import Store
+
+FORMAT = 1
+"""Written as the file's user_version; files of another one are not read."""
+TOOK_KEPT = 200_000
+"""Publishers whose last sequence is kept; the ones not heard of for longest are forgotten at the next opening."""
+
+_OPEN = """
+CREATE TABLE IF NOT EXISTS sessions (session INTEGER PRIMARY KEY, state BLOB NOT NULL, deliveries BLOB);
+CREATE TABLE IF NOT EXISTS subscriptions (
+    session INTEGER NOT NULL, number INTEGER NOT NULL, filter TEXT NOT NULL, policy TEXT NOT NULL,
+    normal_form BLOB NOT NULL, PRIMARY KEY (session, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS segments (
+    session INTEGER NOT NULL, last INTEGER NOT NULL, first INTEGER NOT NULL, entries BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS segments_last ON segments (session, last);
+CREATE TABLE IF NOT EXISTS took (
+    publisher TEXT NOT NULL, instance BLOB NOT NULL, sequence INTEGER NOT NULL, used INTEGER NOT NULL,
+    PRIMARY KEY (publisher, instance)) WITHOUT ROWID;
+"""
+
+
+def sessions_path(directory: Path, slot: int) -> Path:
+    """Return where the connection point of this slot keeps its durable sessions."""
+    return directory / f"sessions-{slot}.db"
+
+
+def dead_letters_path(directory: Path, slot: int) -> Path:
+    """Return where its dead letters go."""
+    return directory / f"dead-letters-{slot}.jsonl"
+
+
+def forget_sessions(directory: Path) -> None:
+    """Throw away the durable sessions of every slot; their processes must have ended. Dead letters stay."""
+    for path in directory.glob("sessions-*.db*"):
+        path.unlink(missing_ok=True)
+
+
+class DeadLetters:
+    """An append-only file of lines, opened when the first one comes."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self._path = path
+        self._limit = limit_bytes
+
+    def add(self, lines: list[bytes]) -> None:
+        """Have the lines on disk on return. Raises OSError."""
+        data = b"".join([line + b"\n" for line in lines])
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(data) > self._limit:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+class SessionStore:
+    """An open file, and the dead letters beside it. Its methods may be called from one thread after another."""
+
+    def __init__(self, path: Path, dead_letters: DeadLetters) -> None:
+        """Open the file, made if it is not there. Raises StoreError."""
+        self._path = path
+        self._dead_letters = dead_letters
+        self._used = 0
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # SQLite would make it readable by others; its log takes the mode of the file.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            path.chmod(0o600)
+            if 0 < path.stat().st_size < HEADER_BYTES:
+                raise StoreError(f"{path}: file is torn")  # SQLite would take it for an empty one
+            self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{path}: {error}") from error
+        try:
+            self._begin()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _begin(self) -> None:
+        database = self._database
+        try:
+            # Before the log is opened: then SQLite needs no shared memory for it, and keeps others out from here.
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version not in (0, FORMAT):
+                raise StoreError(f"{self._path}: format {version}, this is for {FORMAT}")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.executescript(_OPEN)
+            database.execute(f"PRAGMA user_version = {FORMAT}")
+            trouble = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            (self._used,) = database.execute("SELECT ifnull(max(used), 0) FROM took").fetchone()
+            database.execute("DELETE FROM took WHERE used <= ?", (self._used - TOOK_KEPT,))
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+        if trouble != "ok":
+            raise StoreError(f"{self._path}: {trouble}")
+
+    def read(self) -> Recovered:
+        """Return all that is there. Raises StoreError."""
+        database = self._database
+        try:
+            sessions = {
+                session: SavedSession(session, state, deliveries or b"", [], [])
+                for session, state, deliveries in database.execute("SELECT * FROM sessions ORDER BY session")
+            }
+            for row in database.execute("SELECT * FROM subscriptions ORDER BY session, number"):
+                sessions[row[0]].subscriptions.append(SaveSubscription(*row))
+            rows = database.execute("SELECT session, first, last, entries FROM segments ORDER BY session, last")
+            for session, first, last, entries in rows:
+                sessions[session].segments.append((first, last, entries))
+            took = [
+                Took(publisher, int.from_bytes(instance, "little"), sequence)
+                for publisher, instance, sequence in database.execute(
+                    "SELECT publisher, instance, sequence FROM took ORDER BY used"
+                )
+            ]
+        except (sqlite3.Error, KeyError, TypeError) as error:
+            raise StoreError(f"{self._path}: {error!r}") from error
+        return Recovered(list(sessions.values()), took)
+
+    def write(self, writes: Iterable[Write]) -> None:
+        """Have all of it on disk on return, in one transaction. Raises StoreError; then nothing of it is there."""
+        writes = list(writes)
+        letters = [write.line for write in writes if isinstance(write, DeadLetter)]
+        database = self._database
+        try:
+            if letters:
+                self._dead_letters.add(letters)
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                for write in writes:
+                    self._write(write)
+                database.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
+                    database.execute("ROLLBACK")
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def _write(self, write: Write) -> None:
+        execute = self._database.execute
+        match write:
+            case Append():
+                execute(
+                    "INSERT OR REPLACE INTO segments (session, first, last, entries) VALUES (?, ?, ?, ?)", tuple(write)
+                )
+            case SaveSession(session, state):
+                execute(
+                    "INSERT INTO sessions VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET state = excluded.state",
+                    (session, state),
+                )
+            case Discard(session, upto):
+                execute("DELETE FROM segments WHERE session = ? AND last <= ?", (session, upto))
+            case Took(publisher, instance, sequence):
+                self._used += 1
+                # An instance has 64 bits without a sign, which SQLite's integers do not.
+                key = instance.to_bytes(8, "little")
+                execute("INSERT OR REPLACE INTO took VALUES (?, ?, ?, ?)", (publisher, key, sequence, self._used))
+            case SaveDeliveries(session, deliveries):
+                execute("UPDATE sessions SET deliveries = ? WHERE session = ?", (deliveries, session))
+            case SaveSubscription():
+                execute("INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)", tuple(write))
+            case RemoveSubscription(session, number):
+                execute("DELETE FROM subscriptions WHERE session = ? AND number = ?", (session, number))
+            case EndSession(session):
+                for table in ("sessions", "subscriptions", "segments"):
+                    execute(f"DELETE FROM {table} WHERE session = ?", (session,))
+            case DeadLetter():
+                pass  # written already
+
+    def close(self) -> None:
+        """Let others have the file."""
+        self._database.close()
+
+
+class Writer:
+    """A thread that writes what it is given. stored: called there with the number up to which all is on disk.
+
+    opens:  makes the store when the first portion comes, if `store` is None; so there is no file before it is needed.
+    failed: called there, once, with what opening or writing has raised; nothing is written after that.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore | None,
+        opens: Callable[[], SessionStore],
+        *,
+        stored: Callable[[int], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._opens = opens
+        self._stored = stored
+        self._failed = failed
+        self._waiting: queue.SimpleQueue[Store | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="session store", daemon=True)
+        self._thread.start()
+
+    def write(self, portion: Store) -> None:
+        """Write it after all that was given before."""
+        self._waiting.put(portion)
+
+    def close(self) -> None:
+        """Write what was given, end the thread, close the file."""
+        self._waiting.put(None)
+        self._thread.join()
+        if self._store is not None:
+            self._store.close()
+
+    def _run(self) -> None:
+        while True:
+            portions, ended = self._take()
+            if portions:
+                try:
+                    if self._store is None:
+                        self._store = self._opens()
+                    self._store.write(write for portion in portions for write in portion.writes)
+                except BaseException as error:
+                    self._failed(error)
+                    return
+                self._stored(portions[-1].number)
+            if ended:
+                return
+
+    def _take(self) -> tuple[list[Store], bool]:
+        """Wait for a portion; return all there are, and whether that was all."""
+        portions: list[Store] = []
+        one = self._waiting.get()
+        while one is not None:
+            portions.append(one)
+            try:
+                one = self._waiting.get_nowait()
+            except queue.Empty:
+                return portions, False
+        return portions, True
