@@ -34,6 +34,7 @@ from cluster import frames
 from cluster.assembly import Assembly
 from cluster.codec import FrameReader, decode_message, decode_server_frame, encode_frame, encode_message
 from cluster.config import Config, Flow, Layers
+from cluster.connection_point import CHANGE_BITS
 from cluster.journal import (
     Append,
     DeadLetter,
@@ -308,7 +309,7 @@ class Player:
 
     def _changes(self, changes: list[SubscriptionChange]) -> str:
         return ", ".join(
-            f"{one.change}: {self._client(one.subscription >> 20)}.{one.subscription & 0xFFFFF} "
+            f"{short_number(one.change)}: {self._client(one.subscription >> 20)}.{one.subscription & 0xFFFFF} "
             f"{'removed' if one.normal_form is None else 'set'}"
             for one in changes
         )
@@ -336,7 +337,7 @@ class Player:
                 publication, match = next(publications), next(matches)
                 publisher, _, _, token = message.runs[runs[publication]]
                 rows.append(
-                    f"{publisher} {sequences[publication]} (token {token}) for #{session & 0xFFFFF} "
+                    f"{publisher} {sequences[publication]} (token {short_number(token)}) for #{session & 0xFFFFF} "
                     f"{numbers[at : at + match]}"
                 )
                 at += match
@@ -380,7 +381,7 @@ class Player:
             case Deliver():
                 rows = self._delivery(message)
             case Delivered():
-                rows = [f"tokens {message.tokens}"]
+                rows = [f"tokens {list(map(short_number, message.tokens))}"]
             case Acknowledge():
                 rows = [
                     f"{self._client(client)} up to {upto}" + "".join(f", {one[0]} rejected" for one in rejected)
@@ -389,7 +390,7 @@ class Player:
             case ChangeSubscriptions(changes) | ApplyChanges(_, _, changes):
                 rows = [self._changes(changes)]
             case Applied(_, changes) | Changed(changes):
-                rows = [str(changes)]
+                rows = [str(list(map(short_number, changes)))]
             case SessionOpened(client_id, client, _) | SessionClosed(client_id, client):
                 rows = [f"{client_id} = {self._client(client)}"]
             case SessionTaken(client, _):
@@ -486,6 +487,11 @@ def show_write(write: Write) -> str:
         case _:
             rest = ""
     return f"{name} #{write.session & 0xFFFFF}{rest}"
+
+
+def short_number(number: int) -> int:
+    """Return the number of a change or a token without the incarnation that stands above it."""
+    return number & (1 << CHANGE_BITS) - 1
 
 
 def short(peer: Peer) -> str:
