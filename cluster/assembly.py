@@ -167,7 +167,9 @@ class Assembly:
         if peer.layer == CONNECTION_POINT:
             disk = self.session_disks.setdefault(peer, SessionDisk())
             disk.crash()  # whatever an earlier incarnation had not written
-            self.feed(peer, Restored(disk.read()))
+            recovered = disk.read()
+            if recovered.sessions or recovered.took:
+                self.feed(peer, Restored(recovered))
         self._linked[COORDINATOR_PEER, peer] = incarnation
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))
