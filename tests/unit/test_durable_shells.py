@@ -12,7 +12,7 @@ from actors.shell import Shell
 from actors.store import StoreError
 from actors.transport import Identity
 from cluster.client import connect
-from cluster.config import ClientPort, Config, Durable
+from cluster.config import ClientPort, Config, Durable, Timing
 from cluster.journal import SaveSession
 from cluster.messages import CONNECTION_POINT, COORDINATOR_PEER, Event, Instruction, LaneUp, Store, Stored
 from tests.unit.conversation import conversation
@@ -21,7 +21,12 @@ from tests.unit.test_shells import Sockets
 
 async def started(directory: Path, name: str) -> Sockets:
     """Start a cluster; its coordinator knows of none before."""
-    config = Config(client_port=ClientPort(port=0), data_directory=str(directory), durable=Durable(max_deliver=2))
+    config = Config(
+        client_port=ClientPort(port=0),
+        data_directory=str(directory),
+        durable=Durable(max_deliver=2),
+        timing=Timing(role_lost_ms=60_000),
+    )
     (directory / name).mkdir()
     cluster = Sockets(config, directory / name)
     await cluster.start()
