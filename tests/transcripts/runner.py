@@ -13,6 +13,7 @@ nothing moves), and frames that clients read (`name <-`).
     goodbye NAME | cut NAME
     pass MS                                   time passes, with a Tick to every machine
     scale WHAT=COUNT ... | abort              an operator's wish, like matchers=2 strategy=all_at_once | gives it up
+    crash ROLE                                the process of a role (m0) dies, and the coordinator is told
     hold FROM TO | release FROM TO            what is on the lane between two machines (ap1 m0) waits | goes on
 
 `python -m tests.transcripts.runner --rewrite` writes the files anew with what happens now; look at the diff and
@@ -34,6 +35,8 @@ from cluster import frames
 from cluster.assembly import Assembly
 from cluster.codec import FrameReader, decode_message, decode_server_frame, encode_frame, encode_message
 from cluster.config import Config, Flow, Layers
+from cluster.connection_point import CHANGE_BITS
+from cluster.exit_point import TOKEN_BITS
 from cluster.messages import (
     COORDINATOR_PEER,
     Abort,
@@ -51,6 +54,7 @@ from cluster.messages import (
     Commit,
     Deliver,
     Delivered,
+    Died,
     Emptied,
     Ended,
     EpochEnd,
@@ -74,9 +78,14 @@ from cluster.messages import (
     PublisherSettled,
     PublisherStates,
     Ready,
+    Rebuild,
+    Rebuilt,
     Received,
+    Recover,
+    Renew,
     Request,
     Result,
+    Resume,
     Retire,
     Run,
     Serve,
@@ -99,6 +108,12 @@ START_MS = 1_000_000
 def unpack(kind: str, data: bytes) -> list[int]:
     """Return a column's numbers."""
     return list(struct.unpack(f"<{len(data) // (8 if kind == 'Q' else 4)}{kind}", data))
+
+
+def plain(number: int) -> int:
+    """Return the number of a change or a token without the incarnation that stands above it."""
+    assert CHANGE_BITS == TOKEN_BITS, "two ways to number"
+    return number & (1 << CHANGE_BITS) - 1
 
 
 def cut(payload: bytes, lengths: bytes) -> list[str]:
@@ -219,6 +234,13 @@ class Player:
     def _do_abort(self, words: list[str], command: str) -> None:
         self._operate("abort", {})
 
+    def _do_crash(self, words: list[str], command: str) -> None:
+        (peer,) = [peer for peer in self.assembly.roles if short(peer) == words[0]]
+        incarnation = self.assembly.incarnations[peer]
+        self._held = {lane for lane in self._held if words[0] not in lane}
+        self.assembly.crash(peer)
+        self.assembly.feed(COORDINATOR_PEER, Died(peer, incarnation, "killed"))
+
     def _operate(self, command: str, arguments: dict[str, Any]) -> None:
         answer = self.assembly.request(Request(command, json.dumps(arguments).encode()))
         assert isinstance(answer, Answer), "the coordinator does not answer"
@@ -282,7 +304,7 @@ class Player:
 
     def _changes(self, changes: list[SubscriptionChange]) -> str:
         return ", ".join(
-            f"{one.change}: {self._client(one.subscription >> 20)}.{one.subscription & 0xFFFFF} "
+            f"{plain(one.change)}: {self._client(one.subscription >> 20)}.{one.subscription & 0xFFFFF} "
             f"{'removed' if one.normal_form is None else 'set'}"
             for one in changes
         )
@@ -310,7 +332,7 @@ class Player:
                 publication, match = next(publications), next(matches)
                 publisher, _, _, token = message.runs[runs[publication]]
                 rows.append(
-                    f"{publisher} {sequences[publication]} (token {token}) for #{session & 0xFFFFF} "
+                    f"{publisher} {sequences[publication]} (token {plain(token)}) for #{session & 0xFFFFF} "
                     f"{numbers[at : at + match]}"
                 )
                 at += match
@@ -354,7 +376,7 @@ class Player:
             case Deliver():
                 rows = self._delivery(message)
             case Delivered():
-                rows = [f"tokens {message.tokens}"]
+                rows = [f"tokens {[plain(token) for token in message.tokens]}"]
             case Acknowledge():
                 rows = [
                     f"{self._client(client)} up to {upto}" + "".join(f", {one[0]} rejected" for one in rejected)
@@ -363,7 +385,7 @@ class Player:
             case ChangeSubscriptions(changes) | ApplyChanges(_, _, changes):
                 rows = [self._changes(changes)]
             case Applied(_, changes) | Changed(changes):
-                rows = [str(changes)]
+                rows = [str([plain(change) for change in changes])]
             case SessionOpened(client_id, client, _) | SessionClosed(client_id, client):
                 rows = [f"{client_id} = {self._client(client)}"]
             case SessionTaken(client, _):
@@ -376,6 +398,8 @@ class Player:
                 rows = [f"{message.publisher}/{message.instance} {message.runs} runs, up to {message.upto}"]
             case Gone(member):
                 rows = [short(member.peer)]
+            case Recover(epoch, _, _, replaced) | Rebuild(epoch, replaced):
+                rows = [f"epoch {epoch}", *(f"another {SHORT[layer]}{slot}" for layer, slot in replaced)]
             case MoveClients(addresses):
                 rows = [f"to {addresses}"]
             case (
@@ -393,6 +417,9 @@ class Player:
                 | Retire()
                 | Abort()
                 | Settled()
+                | Rebuilt()
+                | Renew()
+                | Resume()
             ):
                 rows = [f"epoch {message.epoch}"]
             case _:
