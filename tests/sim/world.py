@@ -432,10 +432,12 @@ class World:
         """Return instance and sequence of what waits at the connection point for a place within its limits."""
         outbox = self._machine(session.connection_point)._sessions[session.number].outbox
         return {
-            (chunk.runs[run][1], sequence)
-            for position, chunk in outbox._queue
-            if not outbox.admits(position)
-            for run, sequence in zip(columns.u32(chunk.run).tolist(), columns.u64(chunk.sequence).tolist(), strict=True)
+            (entry.chunk.runs[run][1], sequence)
+            for entry in outbox._beyond
+            if not outbox.admits(entry.position)
+            for run, sequence in zip(
+                columns.u32(entry.chunk.run).tolist(), columns.u64(entry.chunk.sequence).tolist(), strict=True
+            )
         }
 
     def _present_sessions(self) -> list[Session]:
