@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from actors import supervisor as module
+from actors.spares import Spares
 from actors.store import Store
 from actors.supervisor import RaySupervisor
 from cluster.messages import MATCHER, Died, Event, Peer, SpawnFailed
@@ -63,7 +64,7 @@ class Bench:
         monkeypatch.setattr(module, "_kill", self.killed.append)
         monkeypatch.setattr(module, "_is_role", lambda pid: pid == 77)
         monkeypatch.setattr(os, "kill", lambda pid, number: self.signals.append((pid, number)))
-        self.supervisor = RaySupervisor(self, self.store, self._make, self._start, HERE)  # type: ignore[arg-type]
+        self.supervisor = RaySupervisor(self, self.store, self._make, self._start, HERE, Spares(0, 1, self._make))  # type: ignore[arg-type]
 
     def dispatch(self, event: Event) -> None:
         """As the coordinator's shell."""
