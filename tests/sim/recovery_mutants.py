@@ -26,7 +26,7 @@ from tests.sim.mutants import Replace, mutant
 # What is held -----------------------------------------------------------------------------------------------------
 
 
-@mutant("after a recovery the exit point acknowledges on release", seeds=60, scenario="crash")
+@mutant("after a recovery the exit point acknowledges on release", seeds=20, scenario="crash")
 def acknowledged_too_early(replace: Replace) -> None:
     original = ExitPoint._settle
 
@@ -287,7 +287,7 @@ def first_copy_not_waited_for(replace: Replace) -> None:
 # The coordinator --------------------------------------------------------------------------------------------------
 
 
-@mutant("a second death makes the coordinator forget the first one", seeds=0, scenario="crash")
+@mutant("a second death makes the coordinator forget the first one", seeds=10, scenario="crash")
 def second_death_forgets_the_first(replace: Replace) -> None:
     original = Recovery.died
 
