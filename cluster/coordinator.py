@@ -288,6 +288,9 @@ class Coordinator:
         if report is None or report.incarnation != join.incarnation:
             self._out.append(Stop(peer, join.incarnation))
             return
+        if self._recovery is not None and peer in self._recovery.retries:
+            self._out.append(Stop(peer, join.incarnation))  # given up already: it was told to end
+            return
         report.join = join
         report.heard_ms = self._now_ms
         report.connected = True

@@ -64,7 +64,9 @@ class Recovery:
         self.view = None
 
     def failed(self, peer: Peer, reason: str) -> None:
-        """A slot could not be started."""
+        """A slot could not be started; said again before the next try it is no news."""
+        if peer in self.retries:
+            return
         wait = min(self._waits.get(peer, RETRY_MS // 2) * 2, RETRY_MS_MOST)
         self._waits[peer] = wait
         self.retries[peer] = self.now_ms + wait

@@ -1,8 +1,9 @@
 """The coordinator under wishes, failures and its own crashes in any order: it agrees with itself, and comes to rest.
 
 The roles here have no more than the membership part of a view change, and check that what they are told makes sense:
-no view is begun within another, given up after its decision, or retired before it. Newcomers may fail at any time;
-those of the view stay alive, be their lanes cut for a while. The coordinator may crash between any two events.
+no view is begun within another, given up after its decision, or retired before it, and a recovery is resumed only when
+all have done their part. Any process may fail at any time, told or untold, and lanes be cut for so long that a role is
+held for dead. The coordinator may crash between any two events.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from cluster.messages import (
     Answer,
     Begin,
     Commit,
+    Died,
     Disconnect,
     Drain,
     Emptied,
@@ -40,6 +42,7 @@ from cluster.messages import (
     Install,
     Installed,
     Join,
+    Kill,
     LaneDown,
     LaneUp,
     Left,
@@ -50,8 +53,12 @@ from cluster.messages import (
     Prepare,
     Prepared,
     Ready,
+    Rebuild,
+    Rebuilt,
     Received,
+    Recover,
     Request,
+    Resume,
     Retire,
     Send,
     Serve,
@@ -88,6 +95,8 @@ class Process:
     cut: bool = False
     moving: bool = False
     left: bool = False
+    recovering: bool = False
+    rebuilt: int = 0
     marks: set[int] = field(default_factory=set)
 
     def take(self, processes: dict[Peer, Process]) -> list[Message]:
@@ -103,7 +112,22 @@ class Process:
                 assert self.after is None, f"{self.peer} gets a view within a change"
                 self.view = view_of(message)
                 return [Installed(message.epoch)]
+            case Recover(epoch):
+                assert self.view is None or epoch > self.view.epoch, f"{self.peer}: the view goes back to {epoch}"
+                self.view, self.after, self.decided = view_of(message), None, False
+                self.left = self.view.member(self.peer) is None
+                self.recovering = self.peer.layer == CONNECTION_POINT and not self.left
+                return [Installed(epoch), Left()] if self.left else [Installed(epoch)]
+            case Rebuild(epoch):
+                assert self.recovering, f"{self.peer} is to rebuild and not recovering"
+                self.rebuilt = epoch
+                return [Rebuilt(epoch)]
+            case Resume(epoch):
+                if self.view is not None and self.view.epoch == epoch:
+                    self.recovering = False
+                return []
             case Prepare(epoch):
+                assert not self.recovering, f"{self.peer} prepares {epoch} within a recovery"
                 assert self.view is not None, f"{self.peer} prepares and has no view"
                 assert self.after is None, f"{self.peer} prepares {epoch} within another change"
                 assert epoch > self.view.epoch
@@ -171,6 +195,7 @@ class World:
         self.healed = False
         self.highest = 0
         self.started_ms = 0
+        self.late_ms = 0  # the last Tick came so late
         self.machine = Coordinator(CONFIG)
         self.perform(self.machine.start())
 
@@ -189,9 +214,12 @@ class World:
                     self.processes[peer] = Process(peer, incarnation, stubborn)
                 case Stop(peer, incarnation):
                     if peer in self.processes and self.processes[peer].incarnation == incarnation:
-                        process = self.processes.pop(peer)
-                        owes = self.in_view(peer) and not process.left and not process.cut
+                        owes = self.owes(self.processes.pop(peer))
                         assert not owes or self.now_ms - self.started_ms > 1_500, f"{peer} may owe something"
+                case Kill(peer, incarnation):
+                    if peer in self.processes and self.processes[peer].incarnation == incarnation:
+                        process = self.processes.pop(peer)
+                        assert process.cut or self.late_ms > 0, f"{peer} was alive, and could be heard"
                 case Persist(memory, entry):
                     self.memory = memory
                     if entry is not None:
@@ -209,6 +237,8 @@ class World:
                         view = decode_memory(self.memory).view
                         assert view is not None
                         assert view.epoch == message.epoch, "told before it is on disk"
+                    if isinstance(message, Recover | Resume):
+                        self.check_recovery(message)
                     if peer in self.processes:
                         self.processes[peer].inbox.append(message)
                 case Disconnect():
@@ -217,12 +247,32 @@ class World:
                     raise AssertionError(f"{one} from the coordinator")
         return answer
 
-    def in_view(self, peer: Peer) -> bool:
-        """Tell whether the process is one that may not fail: of a view that is or was decided."""
+    def owes(self, process: Process) -> bool:
+        """Tell whether the process may not be ended: it is of a view that is or was decided, alive, and heard."""
         assert self.memory is not None
         memory = decode_memory(self.memory)
         members: list[Any] = [] if memory.view is None else memory.view.members
-        return memory.view is None or any(one.peer == peer for one in (*members, *memory.leaving))
+        known = {(one.peer, one.incarnation) for one in (*members, *memory.leaving)}
+        return (process.peer, process.incarnation) in known and not process.left and not process.cut
+
+    def check_recovery(self, message: Recover | Resume) -> None:
+        """Its view is on disk before it is told; it is over when everybody who lives has done his part."""
+        assert self.memory is not None
+        view = decode_memory(self.memory).view
+        assert view is not None
+        assert view.epoch == message.epoch, "told before it is on disk"
+        if isinstance(message, Resume):
+            for process in self.processes.values():
+                if process.recovering:
+                    assert process.view is not None
+                    assert (process.view.epoch, process.rebuilt) == (message.epoch, message.epoch), f"{process.peer}"
+
+    def whole(self) -> bool:
+        """Tell whether every member of the view is alive."""
+        view = self.machine._view
+        members = () if view is None else view.members
+        alive = {peer: process.incarnation for peer, process in self.processes.items()}
+        return all(alive.get(one.peer) == one.incarnation for one in members)
 
     def crash(self) -> None:
         """The coordinator dies and comes again; what was on its lanes is lost."""
@@ -252,8 +302,9 @@ class World:
 
     def tick(self, milliseconds: int = 50) -> None:
         self.now_ms += milliseconds
+        self.late_ms = milliseconds if milliseconds > 250 else 0
         for process in list(self.processes.values()):
-            if not process.cut and process.view is not None:
+            if not process.cut and "join" not in process.inbox:
                 self.feed(Received(process.peer, Heartbeat({})))
         self.feed(Tick(self.now_ms))
 
@@ -278,13 +329,13 @@ class World:
             process.cut = not process.cut
             self.feed(LaneDown(process.peer) if process.cut else LaneUp(process.peer))
         elif kind in ("spawn", "death"):
-            fresh = [peer for peer in peers if not self.in_view(peer)]
-            if fresh:
-                process = self.processes.pop(rng.choice(fresh))
-                if process.inbox and process.inbox[0] == "join":
-                    self.feed(SpawnFailed(process.peer, process.incarnation, "no room"))
-                else:
-                    self.feed(LaneDown(process.peer))
+            process = self.processes.pop(rng.choice(peers))
+            if process.inbox and process.inbox[0] == "join":
+                self.feed(SpawnFailed(process.peer, process.incarnation, "no room"))
+            else:
+                self.feed(LaneDown(process.peer))
+                if rng.random() < 0.7:
+                    self.feed(Died(process.peer, process.incarnation, "killed"))
         elif kind == "crash":
             self.crash()
         else:
@@ -305,7 +356,8 @@ class World:
             if self.work():
                 quiet_ms = 0
                 continue
-            if quiet_ms > 10_000:
+            recovery = self.machine._recovery
+            if quiet_ms > 10_000 and not (recovery is not None and recovery.retries):
                 return
             self.tick()
             quiet_ms += 50
@@ -316,12 +368,14 @@ class World:
         machine = self.machine
         assert machine.state is State.SERVING
         assert machine._transition is None
+        assert machine._recovery is None
         view = machine._view
         assert view is not None
         assert self.memory is not None
         memory = decode_memory(self.memory)
         assert memory.view == view.install()
         assert memory.leaving == []
+        assert memory.replaced == []
         assert memory.wanted == slots_of(view), "what is wanted is there"
         assert {one.peer: one.incarnation for one in view.members} == {
             peer: process.incarnation for peer, process in self.processes.items()
@@ -329,6 +383,7 @@ class World:
         for process in self.processes.values():
             assert process.view is not None
             assert (process.view.epoch, process.after) == (view.epoch, None), f"{process.peer}"
+            assert not process.recovering, f"{process.peer} never goes on"
             assert process.peer.layer in PLURALS.values()
         operations = [decode_operation(self.entries[number]) for number in sorted(self.entries)]
         assert all(one.state in ("done", "aborted", "merged") for one in operations)
@@ -358,7 +413,11 @@ def test_whatever_happens_it_comes_to_rest_with_one_view(first: int) -> None:
             world.mend()
             transition = world.machine._transition
             last = None
-            if world.machine.state is State.SERVING and (transition is None or transition.phase is Phase.ABORTING):
+            if (
+                world.whole()
+                and world.machine.state is State.SERVING
+                and (transition is None or transition.phase is Phase.ABORTING)
+            ):
                 # What has been begun may still be given up; this one has nothing to do with it.
                 last = world.feed(Received(Peer(OPERATOR, 0), Request("scale", b'{"exit_points":2,"matchers":2}')))
             world.rest()

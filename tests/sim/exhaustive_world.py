@@ -361,7 +361,7 @@ class Graph:
             for peer, role in sorted(assembly_.roles.items())
         )
         linked = tuple(sorted(assembly_._linked.items()))
-        flags = tuple(map(frozenset, (assembly_.serving, assembly_._flushing, assembly_._crashed)))
+        flags = tuple(map(frozenset, (assembly_.serving, assembly_._flushing, assembly_._gone)))
         disk = assembly_.disk._memory, tuple(sorted(assembly_.disk._entries.items()))
         return (
             assembly_.coordinator.number,  # type: ignore[attr-defined]
@@ -381,9 +381,9 @@ class Graph:
         assembly_.lanes = {(lane[0], lane[1]): deque(map(message, lane[2:])) for lane in pool.things[lanes]}
         assembly_.roles = {peer: Handle(pool, number) for peer, _, number in pool.things[roles]}  # type: ignore[misc]
         assembly_.incarnations = {peer: incarnation for peer, incarnation, _ in pool.things[roles]}
-        linked, (serving, flushing, crashed) = pool.things[links]
+        linked, (serving, flushing, gone) = pool.things[links]
         assembly_._linked = dict(linked)
-        assembly_.serving, assembly_._flushing, assembly_._crashed = set(serving), set(flushing), set(crashed)
+        assembly_.serving, assembly_._flushing, assembly_._gone = set(serving), set(flushing), set(gone)
         assembly_.touched, assembly_._again = set(), set()
         assembly_.disk._memory, entries = pool.things[disk]
         assembly_.disk._entries = dict(entries)

@@ -49,8 +49,10 @@ Replace = Callable[[type, str, Any], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """what: the mistake, in a sentence. seeds: it is caught within so many. scenario: of those runs. apply: makes it,
-    with the patcher given."""
+    """what: the mistake, in a sentence. seeds: it is caught within so many, 0 if none is known.
+
+    scenario: of those runs. apply: makes it, with the patcher given.
+    """
 
     what: str
     seeds: int

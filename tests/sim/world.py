@@ -419,7 +419,26 @@ class World:
         return publication
 
     def _acknowledged(self, publication: Publication) -> None:
-        checker.check_acknowledged(publication, self._present_sessions(), self.handed)
+        present = self._present_sessions()
+        checker.check_acknowledged(publication, present, self.handed)
+        for session in present:
+            if checker.required_numbers(session, publication, publication.acknowledged):
+                require(
+                    (publication.publisher.instance, publication.sequence) not in self._beyond_the_queue(session),
+                    f"#{publication.number} is acknowledged, {session.name()}'s queue has no place for it",
+                )
+
+    def _beyond_the_queue(self, session: Session) -> set[tuple[int, int]]:
+        """Return instance and sequence of what waits at the connection point for a place within its limits."""
+        outbox = self._machine(session.connection_point)._sessions[session.number].outbox
+        return {
+            (entry.chunk.runs[run][1], sequence)
+            for entry in outbox._beyond
+            if not outbox.admits(entry.position)
+            for run, sequence in zip(
+                columns.u32(entry.chunk.run).tolist(), columns.u64(entry.chunk.sequence).tolist(), strict=True
+            )
+        }
 
     def _present_sessions(self) -> list[Session]:
         """Return the sessions that both ends hold for open."""

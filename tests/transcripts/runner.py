@@ -13,6 +13,7 @@ nothing moves), and frames that clients read (`name <-`).
     goodbye NAME | cut NAME
     pass MS                                   time passes, with a Tick to every machine
     scale WHAT=COUNT ... | abort              an operator's wish, like matchers=2 strategy=all_at_once | gives it up
+    crash ROLE                                the process of a role (m0) dies, and the coordinator is told
     hold FROM TO | release FROM TO            what is on the lane between two machines (ap1 m0) waits | goes on
 
 `python -m tests.transcripts.runner --rewrite` writes the files anew with what happens now; look at the diff and
@@ -35,6 +36,7 @@ from cluster.assembly import Assembly
 from cluster.codec import FrameReader, decode_message, decode_server_frame, encode_frame, encode_message
 from cluster.config import Config, Flow, Layers
 from cluster.connection_point import CHANGE_BITS
+from cluster.exit_point import TOKEN_BITS
 from cluster.journal import (
     Append,
     DeadLetter,
@@ -61,6 +63,7 @@ from cluster.messages import (
     Commit,
     Deliver,
     Delivered,
+    Died,
     DurableEnded,
     DurableHomes,
     Emptied,
@@ -88,9 +91,14 @@ from cluster.messages import (
     PublisherSettled,
     PublisherStates,
     Ready,
+    Rebuild,
+    Rebuilt,
     Received,
+    Recover,
+    Renew,
     Request,
     Result,
+    Resume,
     Retire,
     Run,
     Serve,
@@ -239,6 +247,13 @@ class Player:
 
     def _do_abort(self, words: list[str], command: str) -> None:
         self._operate("abort", {})
+
+    def _do_crash(self, words: list[str], command: str) -> None:
+        (peer,) = [peer for peer in self.assembly.roles if short(peer) == words[0]]
+        incarnation = self.assembly.incarnations[peer]
+        self._held = {lane for lane in self._held if words[0] not in lane}
+        self.assembly.crash(peer)
+        self.assembly.feed(COORDINATOR_PEER, Died(peer, incarnation, "killed"))
 
     def _operate(self, command: str, arguments: dict[str, Any]) -> None:
         answer = self.assembly.request(Request(command, json.dumps(arguments).encode()))
@@ -403,6 +418,8 @@ class Player:
                 rows = [f"{message.publisher}/{message.instance} {message.runs} runs, up to {message.upto}"]
             case Gone(member):
                 rows = [short(member.peer)]
+            case Recover(epoch, _, _, replaced) | Rebuild(epoch, replaced):
+                rows = [f"epoch {epoch}", *(f"another {SHORT[layer]}{slot}" for layer, slot in replaced)]
             case MoveClients(addresses):
                 rows = [f"to {addresses}"]
             case (
@@ -420,6 +437,9 @@ class Player:
                 | Retire()
                 | Abort()
                 | Settled()
+                | Rebuilt()
+                | Renew()
+                | Resume()
             ):
                 rows = [f"epoch {message.epoch}"]
             case DurableHomes(client_ids):
@@ -491,6 +511,7 @@ def show_write(write: Write) -> str:
 
 def short_number(number: int) -> int:
     """Return the number of a change or a token without the incarnation that stands above it."""
+    assert CHANGE_BITS == TOKEN_BITS, "two ways to number"
     return number & (1 << CHANGE_BITS) - 1
 
 

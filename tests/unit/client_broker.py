@@ -56,6 +56,8 @@ class Broker:
         self.accepted: dict[int, bytes] = {}
         """Sequence -> payload, as a broker keeps them that drops doubles."""
         self.doubles = 0
+        self.notified: dict[str, int] = {}
+        """Publisher -> the last sequence that a client was notified of, over all connections."""
         self._waiters: list[asyncio.Future[None]] = []
 
     async def connector(self, factory: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
@@ -181,8 +183,13 @@ class BrokerLink(asyncio.Transport):
             self._protocol.data_received(data)
             self._broker.changed()
 
-    def notify(self, *notifications: tuple[dict[str, Any], list[int]], publisher: str = "p", first: int = 1) -> None:
-        """Send (attributes, numbers of the matching subscriptions), numbered from `first`."""
+    def notify(
+        self, *notifications: tuple[dict[str, Any], list[int]], publisher: str = "p", first: int | None = None
+    ) -> None:
+        """Send (attributes, numbers of the matching subscriptions), numbered from `first` or else counted on."""
+        notified = self._broker.notified
+        first = notified.get(publisher, 0) + 1 if first is None else first
+        notified[publisher] = max(notified.get(publisher, 0), first + len(notifications) - 1)
         self.send(notify_frame(*notifications, publisher=publisher, first=first))
         self.sent_notifications += len(notifications)
 

@@ -18,6 +18,7 @@ from cluster.messages import (
     Answer,
     Begin,
     Commit,
+    Died,
     Emptied,
     Ended,
     Event,
@@ -26,6 +27,7 @@ from cluster.messages import (
     Installed,
     Instruction,
     Join,
+    Kill,
     Left,
     Message,
     MoveClients,
@@ -34,7 +36,10 @@ from cluster.messages import (
     Prepare,
     Prepared,
     Ready,
+    Rebuild,
+    Rebuilt,
     Received,
+    Recover,
     Request,
     Retire,
     Send,
@@ -88,7 +93,7 @@ class Control:
                     assert peer not in self.running, f"{peer} is started twice"
                     self.running[peer] = incarnation
                     self.pending.append(instruction)
-                case Stop(peer, incarnation):
+                case Stop(peer, incarnation) | Kill(peer, incarnation):
                     if self.running.get(peer) == incarnation:
                         del self.running[peer]
                         self.pending = [one for one in self.pending if one.peer != peer]
@@ -118,6 +123,10 @@ class Control:
         address = f"door {peer.slot}" if peer.layer == CONNECTION_POINT else ""
         return self.say(peer, Join(self.running[peer], "host", 4000 + peer.slot, address, 99))
 
+    def die(self, peer: Peer) -> list[Instruction]:
+        """The process of a role is no more, and the coordinator is told."""
+        return self.feed(Died(peer, self.running[peer], "killed"))
+
     def answer(self) -> bool:
         """Let everyone who is not silent answer what was asked of it so far; tell whether anybody did."""
         asked, self.pending = self.pending, []
@@ -138,8 +147,10 @@ class Control:
     def _answers(self, peer: Peer, message: Message) -> list[Message]:
         transition = self.machine._transition
         match message:
-            case Install(epoch):
+            case Install(epoch) | Recover(epoch):
                 return [Installed(epoch)]
+            case Rebuild(epoch):
+                return [Rebuilt(epoch)]
             case Prepare(epoch):
                 return [Prepared(epoch)]
             case Begin(epoch):
@@ -224,14 +235,17 @@ class Control:
         assert self.machine._view is not None, "no view"
         return list(self.machine._view.slots(layer))
 
-    def restart(self) -> Control:
-        """The coordinator's process dies; return one with a new life of it, and the same roles, which have to join."""
+    def restart(self, *, cold: bool = False) -> Control:
+        """The coordinator's process dies; return one with a new life of it, and the same roles, which have to join.
+
+        cold: the roles have died as well.
+        """
         assert self._memory is not None, "nothing is on disk"
         history = [decode_operation(self._entries[number]) for number in sorted(self._entries)]
         again = Control.__new__(Control)
         again.config = self.config
-        again.machine = Coordinator(self.config, decode_memory(self._memory), history)
-        again.running = dict(self.running)
+        again.machine = Coordinator(self.config, decode_memory(self._memory), history, cold=cold)
+        again.running = {} if cold else dict(self.running)
         again.pending = []
         again.silent = set()
         again.said = []

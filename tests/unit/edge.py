@@ -91,13 +91,15 @@ def hello(client_id: str = "lab", **changed: int) -> frames.Hello:
     return frames.Hello(values["version"], client_id, values["instance"], values["receive_window"])
 
 
-def deliver(*rows: tuple[int, int, list[tuple[int, list[int]]]], payload: bytes = b"xy") -> Deliver:
+def deliver(
+    *rows: tuple[int, int, list[tuple[int, list[int]]]], payload: bytes = b"xy", publisher: str = "publisher"
+) -> Deliver:
     """Return a Deliver. rows: (token, publisher's sequence, [(session, numbers that match)]), one run each."""
     entries = sorted((session, place, numbers) for place, (_, _, whom) in enumerate(rows) for session, numbers in whom)
     sessions = sorted({session for session, _, _ in entries})
     u32 = lambda values: np.array(values, U32).tobytes()  # noqa: E731
     return Deliver(
-        [("publisher", 5, NOW_US, token) for token, _, _ in rows],
+        [(publisher, 5, NOW_US, token) for token, _, _ in rows],
         u32(range(len(rows))),
         np.array([sequence for _, sequence, _ in rows], U64).tobytes(),
         u32([len(payload)] * len(rows)),

@@ -23,7 +23,7 @@ from cluster.errors import (
     RejectedError,
 )
 from cluster.language import F, parse
-from tests.unit.client_broker import Behaviour, Broker, encode, notify_frame, run
+from tests.unit.client_broker import Behaviour, Broker, encode, run
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
@@ -574,6 +574,27 @@ def test_the_client_wide_stream() -> None:
             broker.link.notify(({"n": 2}, [0]))
             assert (await anext(subscription)).attributes == {"n": 2}
             assert [n async for n in stream] == []
+
+    run(main)
+
+
+def test_what_comes_again_on_the_next_connection_is_left_out_and_reported_as_consumed() -> None:
+    async def main() -> None:
+        broker = Broker()
+        async with broker.client(receive_window=8) as client:
+            subscription = await client.subscribe("a")
+            broker.link.notify(*[({}, [0])] * 5)
+            assert [n.sequence for n in await subscription.take()] == [1, 2, 3, 4, 5]
+            broker.link.cut()
+            await broker.until(lambda: len(broker.links) == 2)
+            await broker.until(lambda: broker.link.of(frames.Subscribe))
+            broker.link.notify(*[({}, [0])] * 7, first=1)
+            await broker.settle()
+            assert [n.sequence for n in await subscription.take()] == [6, 7]
+            # What is left out is credit that nobody else would give back.
+            await broker.until(lambda: frames.Consumed(7) in broker.link.of(frames.Consumed))
+            broker.link.notify(*[({}, [0])] * 7, first=1)
+            await broker.until(lambda: frames.Consumed(14) in broker.link.of(frames.Consumed))
 
     run(main)
 
@@ -1171,8 +1192,7 @@ def test_everything_at_once_in_pieces(seed: int) -> None:
                 link = broker.link
                 outstanding = link.sent_notifications - max([f.count for f in link.of(frames.Consumed)], default=0)
                 if outstanding < 16 and client.connected:
-                    link.send(notify_frame(({"x": 1}, rng.sample(numbers, rng.randint(1, len(numbers))))))
-                    link.sent_notifications += 1
+                    link.notify(({"x": 1}, rng.sample(numbers, rng.randint(1, len(numbers)))))
             client._publishing.check()
             client._protocol.requests.check()
         for task in tasks:

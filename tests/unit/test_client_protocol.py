@@ -435,8 +435,9 @@ def test_requests_at_random_agree_with_the_broker(seed: int) -> None:
 # Delivery ----------------------------------------------------------------------------------------------------------
 
 
-def frame(*matching: list[int]) -> Notify:
-    return notify_frame(*(({"n": place}, numbers) for place, numbers in enumerate(matching)))
+def frame(*matching: list[int], first: int = 1) -> Notify:
+    """Return a Notify frame of publications that are numbered from `first`; what was numbered before is a double."""
+    return notify_frame(*(({"n": place}, numbers) for place, numbers in enumerate(matching)), first=first)
 
 
 def test_one_subscription_is_delivered_without_looking_at_numbers() -> None:
@@ -486,12 +487,12 @@ def test_a_closed_stream_releases_what_still_comes() -> None:
     delivery.close(a)
     assert delivery.taken == 2
     # Not answered yet: the broker still uses number 0, so b is not alone.
-    assert delivery.notify(frame([0], [0, 1])) == {b}
+    assert delivery.notify(frame([0], [0, 1], first=3)) == {b}
     assert delivery.taken == 3
     assert [notification.subscription_ids for notification in b.queue] == [(0, 1)]
     assert not a.queue
     delivery.forget(0)
-    assert delivery.notify(frame([1])) == {b}
+    assert delivery.notify(frame([1], first=5)) == {b}
     assert delivery.taken == 3
 
 
@@ -504,7 +505,7 @@ def test_the_wide_stream_takes_everything_while_it_is_open() -> None:
     assert [notification.subscription_ids for notification in wide.queue] == [(0, 1), (1,)]
     delivery.close(wide)
     assert delivery.taken == 2
-    assert delivery.notify(frame([1])) == {a}
+    assert delivery.notify(frame([1], first=3)) == {a}
 
 
 def test_reports_are_due_every_quarter_window() -> None:
@@ -529,16 +530,90 @@ def test_what_lies_here_from_the_last_connection_is_on_no_credit() -> None:
     delivery.open(1, b)
     delivery.notify(frame([0, 1], [0], [1], [0]))
     assert delivery.connecting() == 4
-    delivery.notify(frame([0]))
+    delivery.notify(frame([0], first=5))
     while a.queue:
         delivery.took(a.queue.popleft())
     while b.queue:
         delivery.took(b.queue.popleft())
     assert delivery.taken == 1
     # Under a flapping connection the window shrinks, so that what lies here stays bounded.
+    first = 6
     for expected in (4, 4, 1, 1):
         assert delivery.connecting() == expected
-        delivery.notify(frame(*[[0]] * expected))
+        delivery.notify(frame(*[[0]] * expected, first=first))
+        first += expected
+
+
+def test_what_comes_again_after_a_fault_is_left_out_and_counts_as_consumed() -> None:
+    delivery, a, b = Delivery(8), Inbox(), Inbox()
+    delivery.open(0, a)
+    delivery.open(1, b)
+    delivery.notify(frame([0], [1], [0, 1]))
+    assert delivery.notify(frame([0, 1], [1], [0], [1], first=2)) == {a, b}
+    assert [notification.sequence for notification in a.queue] == [1, 3, 4]
+    assert [notification.sequence for notification in b.queue] == [2, 3, 5]
+    assert [notification.attributes["n"] for notification in a.queue] == [0, 2, 2], "each with its own bytes"
+    assert [notification.subscription_ids for notification in b.queue] == [(1,), (0, 1), (1,)]
+    assert (delivery.received, delivery.taken, delivery.doubles) == (7, 2, 2)
+    assert delivery.notify(frame([0], [1], first=4)) == set(), "nothing but doubles"
+    assert (delivery.received, delivery.taken, delivery.doubles) == (9, 4, 4)
+    for inbox in (a, b):
+        while inbox.queue:
+            delivery.took(inbox.queue.popleft())
+    assert delivery.taken == delivery.received
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_doubles_are_known_over_connections_and_by_publisher_and_life(alone: bool) -> None:
+    delivery, inbox, other = Delivery(16), Inbox(), Inbox()
+    delivery.open(0, inbox)
+    if not alone:
+        delivery.open(1, other)
+    delivery.notify(frame([0], [0]))
+    delivery.connecting()
+    assert (delivery.received, delivery.taken) == (0, 0)
+    delivery.notify(frame([0], [0], [0]))
+    assert [notification.sequence for notification in inbox.queue] == [1, 2, 3]
+    assert (delivery.received, delivery.taken) == (3, 2), "of this connection's credit two are consumed"
+    for notify in (
+        notify_frame(({"n": 0}, [0]), publisher="q"),
+        Notify([("p", 2, 1)], *columns_of(frame([0]))),
+        Notify([("p", 1, 99)], *columns_of(frame([0], first=3))),
+    ):
+        delivery.notify(notify)
+    names = [(notification.publisher, notification.instance) for notification in inbox.queue]
+    assert names == [("p", 1)] * 3 + [("q", 1), ("p", 2)], "the time is no part of a name"
+
+
+def test_columns_that_do_not_fit_say_nothing_about_doubles() -> None:
+    delivery, inbox = Delivery(8), Inbox()
+    delivery.open(0, inbox)
+    good = frame([0], [0])
+    columns = {name: getattr(good, name) for name in good.__struct_fields__}
+    with pytest.raises(CodecError):
+        delivery.notify(Notify(**(columns | {"payload": b""})))
+    delivery.notify(good)
+    assert [notification.sequence for notification in inbox.queue] == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_resend_delivers_each_once_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    delivery, inboxes = Delivery(1000), [Inbox(), Inbox(), Inbox()]
+    for number, inbox in enumerate(inboxes):
+        delivery.open(number, inbox)
+    matching = [rng.sample(range(3), rng.randint(1, 3)) for _ in range(60)]
+    last = 0
+    while last < len(matching):
+        if rng.random() < 0.2:
+            delivery.connecting()
+        first = rng.randint(max(last - 10, 0), last)
+        count = rng.randint(1, 8)
+        delivery.notify(frame(*map(sorted, matching[first : first + count]), first=first + 1))
+        last = max(last, min(first + count, len(matching)))
+    for number, inbox in enumerate(inboxes):
+        expected = [place + 1 for place, numbers in enumerate(matching) if number in numbers]
+        assert [notification.sequence for notification in inbox.queue] == expected
 
 
 def test_drops_are_counted_by_reason() -> None:

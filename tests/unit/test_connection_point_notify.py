@@ -402,7 +402,7 @@ def test_order_is_that_of_arrival_over_exit_points() -> None:
     edge = Edge()
     connection, session = listening(edge, receive_window=100)
     edge.feed(Received(Peer(EXIT_POINT, 0), deliver((1, 5, [(session, [0])]))))
-    edge.feed(Received(Peer(EXIT_POINT, 3), deliver((1, 50, [(session, [0])]))))
+    edge.feed(Received(Peer(EXIT_POINT, 3), deliver((1, 50, [(session, [0])]), publisher="another")))
     edge.feed(Received(Peer(EXIT_POINT, 0), deliver((2, 6, [(session, [0])]))))
     edge.drain()
     assert sequences_of(edge, connection) == [5, 50, 6]

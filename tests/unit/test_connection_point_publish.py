@@ -75,14 +75,26 @@ def test_an_acknowledgement_for_a_client_that_is_gone_is_dropped() -> None:
     assert edge.heard(again) == []
 
 
-@pytest.mark.parametrize("upto", [0, 6])
-def test_an_acknowledgement_of_what_was_never_sent_is_a_broken_invariant(upto: int) -> None:
+def test_an_acknowledgement_of_what_was_never_sent_is_a_broken_invariant() -> None:
     edge = Edge()
     connection = edge.login()
     edge.say(connection, publish(1, 5))
     edge.acknowledge(edge.key(connection), 1)
     with pytest.raises(AssertionError):
-        edge.acknowledge(edge.key(connection), upto)
+        edge.acknowledge(edge.key(connection), 6)
+
+
+@pytest.mark.parametrize("upto", [0, 1, 2])
+def test_an_acknowledgement_that_comes_again_after_a_recovery_says_nothing_new(upto: int) -> None:
+    edge = Edge()
+    connection = edge.login()
+    edge.say(connection, publish(1, 2), publish(3, 3))
+    edge.acknowledge(edge.key(connection), 2)
+    edge.heard(connection)
+    before = edge.machine.gauges()
+    edge.acknowledge(edge.key(connection), upto, [(upto, "bad")] if upto else [])
+    assert edge.heard(connection) == []
+    assert edge.machine.gauges() == before
 
 
 def test_a_reconnected_client_goes_on_where_its_acknowledgements_ended() -> None:

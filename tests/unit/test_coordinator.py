@@ -29,9 +29,11 @@ from cluster.messages import (
     Installed,
     Instruction,
     Join,
+    Kill,
     LaneDown,
     LaneUp,
     Left,
+    Member,
     Peer,
     Persist,
     Prepared,
@@ -170,7 +172,7 @@ def test_who_joins_again_is_not_let_in_twice() -> None:
     assert machine.state is State.SERVING
 
 
-def test_a_role_that_says_nothing_is_lost_and_back_when_it_speaks() -> None:
+def test_a_role_that_says_nothing_is_dead_and_another_incarnation_takes_its_slot() -> None:
     machine = serving()
     for now_ms in range(1_000, 2_500, 50):
         machine.handle(Tick(now_ms))
@@ -178,12 +180,19 @@ def test_a_role_that_says_nothing_is_lost_and_back_when_it_speaks() -> None:
             machine.handle(Received(peer, Heartbeat({"counted": now_ms})))
     machine.handle(Tick(2_500))
     assert rows(machine)[str(SLOTS[0])]["state"] == "serving"
-    machine.handle(Tick(2_501))
-    assert rows(machine)[str(SLOTS[0])]["state"] == "lost"
-    document: Any = machine.status()
-    assert document["lost"] == 1
-    machine.handle(Received(SLOTS[0], Heartbeat({})))
-    assert rows(machine)[str(SLOTS[0])]["state"] == "serving"
+    out = machine.handle(Tick(2_501))
+    silent = SLOTS[0]
+    dead = Member(*silent, INCARNATIONS[silent], "host", 4000)
+    assert [one for one in out if not isinstance(one, Persist)] == [
+        *(Send(peer, Gone(dead)) for peer in sorted(SLOTS) if peer != silent),
+        Disconnect(dead),
+        Kill(silent, dead.incarnation, "host", 99),
+        Spawn(silent, len(SLOTS) + 1, "host:7400"),
+    ]
+    assert rows(machine)[str(silent)] == {"layer": CONNECTION_POINT, "slot": 0, "state": "starting"}
+    assert machine.status()["state"] == "recovering"
+    machine.handle(Received(silent, Heartbeat({})))
+    assert rows(machine)[str(silent)]["state"] == "starting", "it is dead, whatever it says"
 
 
 def test_a_role_whose_lane_is_down_is_lost_at_once() -> None:

@@ -240,8 +240,9 @@ def test_a_second_copy_is_acknowledged_and_not_delivered() -> None:
     bench = Bench()
     found = {0: {client_key(0, 1): [0]}, 1: {client_key(0, 1): [0]}}
     bench.join(result([run(count=2)], found))
+    ((_, token),) = bench.tokens()
     assert len(bench.handed()) == 2
-    bench.delivered(1)
+    bench.delivered(token)
     assert bench.acknowledged() == [(PUBLISHER, 2, [])]
     bench.join(result([run(count=2, client=OTHER_SESSION)], found, access_point=3))
     assert bench.handed() == []

@@ -363,7 +363,7 @@ def test_acknowledgements_keep_their_order_across_a_handover() -> None:
     assert follower.acknowledged() == [], "two runs that the former one has released are not done"
     follower.tell(Peer(EXIT_POINT, 0), PublisherSettled(2, "a", 1, 1, client, 6, []))
     assert follower.acknowledged() == [(client, 6)]
-    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled("a", 1, 1, client, 7, [(7, "bad")]))
+    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled(2, "a", 1, 1, client, 7, [(7, "bad")]))
     assert follower.acknowledged() == [(client, 8)]
     assert follower.machine.gauges()["unacknowledged_runs"] == 0
 
@@ -376,7 +376,7 @@ def test_a_double_behind_a_handover_waits_for_the_first_copy() -> None:
     follower.join(2, 0, 1, run("a", 7, client=again))
     assert follower.acknowledged() == []
     assert follower.delivered == []
-    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled("a", 1, 1, client, 7, []))
+    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled(2, "a", 1, 1, client, 7, []))
     assert follower.acknowledged() == [(client, 7), (again, 7)]
 
 
@@ -384,7 +384,7 @@ def test_what_settles_before_the_last_word_is_acknowledged_with_it() -> None:
     follower = Bench(EXIT_POINTS, slot=2)
     client = client_key(0, 77)
     follower.states(0, PublisherState("a", 1, 7, 2))
-    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled("a", 1, 1, client, 6, [(6, "bad")]))
+    follower.tell(Peer(EXIT_POINT, 0), PublisherSettled(2, "a", 1, 1, client, 6, [(6, "bad")]))
     assert follower.acknowledged() == [], "an acknowledgement of the former one may still be on its way"
     follower.states(0, last=True)
     follower.states(1, last=True)
@@ -407,7 +407,7 @@ def test_the_former_exit_point_tells_its_follower_and_ends_when_it_owes_nothing(
     client = client_key(0, 77)
     assert bench.done(bench.tokens[1]) == [], "in order"
     out = bench.done(bench.tokens[0])
-    assert out == [Send(Peer(EXIT_POINT, 2), PublisherSettled(goes, 1, 3, client, 3, [])), ENDED]
+    assert out == [Send(Peer(EXIT_POINT, 2), PublisherSettled(2, goes, 1, 3, client, 3, [])), ENDED]
     assert bench.acknowledged() == [], "that is its follower's now"
     assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2)), Flush()]
     assert bench.machine.gauges()["publishers"] == bench.machine.gauges()["unacknowledged_runs"] == 0
