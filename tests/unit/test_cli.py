@@ -429,7 +429,7 @@ def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -
             return LOST
 
     @asynccontextmanager
-    async def launch(config: object) -> AsyncIterator[Broker]:
+    async def launch(config: object, *, fresh: bool) -> AsyncIterator[Broker]:
         try:
             yield Broker()
         finally:
@@ -670,7 +670,7 @@ def test_up_stays_while_the_coordinator_does_not_answer(monkeypatch: pytest.Monk
             return LOST
 
     @asynccontextmanager
-    async def launch(config: object) -> AsyncIterator[Broker]:
+    async def launch(config: object, *, fresh: bool) -> AsyncIterator[Broker]:
         yield Broker()
 
     monkeypatch.setattr(actors.launch, "launch", launch)
