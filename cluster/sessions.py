@@ -30,25 +30,25 @@ from cluster.messages import (
 
 
 class Sessions:
-    """The newest session of each client id."""
+    """The sessions of each client id that have not ended: one, but while an older one is being told."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, int]] = {}  # client id -> client, instance
+        self._open: dict[str, dict[int, int]] = {}  # client id -> client -> instance, the newest last
         self._homes: dict[str, int] = {}  # client id -> slot
         self._told: set[int] = set()  # slots that have said what lives with them
 
     def __len__(self) -> int:
-        return len(self._newest)
+        return len(self._open)
 
     def find(self, client_id: str) -> int | None:
         """Return the client that is logged in under this id, None if there is none."""
-        client, _ = self._newest.get(client_id, (None, None))
-        return client
+        return next(reversed(self._open.get(client_id, {})), None)
 
     def forget(self, slot: int) -> None:
         """A connection point has died: nobody is logged in there. What lives there comes back with the next one."""
-        for client_id in [name for name, (client, _) in self._newest.items() if slot_of(client) == slot]:
-            del self._newest[client_id]
+        for client_id, sessions in list(self._open.items()):
+            for client in [client for client in sessions if slot_of(client) == slot]:
+                self._closed(client_id, client)
 
     def gone(self, slot: int) -> None:
         """A connection point is no more, and none takes its slot."""
@@ -88,12 +88,22 @@ class Sessions:
         """Take what a connection point reports; return what to tell another one about it."""
         match message:
             case SessionOpened(client_id, client, instance):
-                older, older_instance = self._newest.get(client_id, (client, instance))
-                self._newest[client_id] = client, instance
-                if slot_of(older) != slot_of(client):
-                    taken = SessionTaken(older, older_instance == instance)
-                    return [Send(Peer(CONNECTION_POINT, slot_of(older)), taken)]
+                sessions = self._open.setdefault(client_id, {})
+                sessions.pop(client, None)
+                # All of them: one that was told before may have had reason to stay, as its client was about to move.
+                told: list[Instruction] = [
+                    Send(Peer(CONNECTION_POINT, slot_of(older)), SessionTaken(older, older_instance == instance))
+                    for older, older_instance in sessions.items()
+                    if slot_of(older) != slot_of(client)
+                ]
+                sessions[client] = instance
+                return told
             case SessionClosed(client_id, client):
-                if self._newest.get(client_id, (None, None))[0] == client:
-                    del self._newest[client_id]
+                self._closed(client_id, client)
         return []
+
+    def _closed(self, client_id: str, client: int) -> None:
+        sessions = self._open.get(client_id, {})
+        sessions.pop(client, None)
+        if not sessions:
+            self._open.pop(client_id, None)
