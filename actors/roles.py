@@ -79,7 +79,7 @@ def _have_resumed(actor: Any) -> None:
     """Have the actor go on, from a thread of its own process: a call that is made too early may come to nothing."""
     while True:
         try:
-            ray.get(actor.resume.remote(), timeout=RESUME_S)
+            actor.resume.remote().future().result(timeout=RESUME_S)
         except Exception as error:
             log.debug("not resumed yet: %s", error)
             time.sleep(0.1)

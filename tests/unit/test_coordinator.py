@@ -117,7 +117,8 @@ def test_it_has_a_process_started_for_each_slot_and_remembers_their_incarnations
     out = Coordinator(CONFIG).start()
     assert [one for one in out if isinstance(one, Spawn)] == [Spawn(*one) for one in INCARNATIONS.items()]
     (persist,) = [one for one in out if isinstance(one, Persist)]
-    assert decode_memory(persist.memory) == Memory(incarnation=len(SLOTS))
+    sizes = {"connection_points": 2, "access_points": 1, "matchers": 2, "exit_points": 1}
+    assert decode_memory(persist.memory) == Memory(incarnation=len(SLOTS), configured=sizes)
 
 
 def test_processes_are_listed_in_the_direction_of_the_data() -> None:

@@ -543,6 +543,21 @@ def test_a_cold_start_brings_everybody_back_to_the_view_that_was() -> None:
     assert status(control)["recoveries"][-1]["phases_ms"]["start"] <= 200, "its clock began with the first Tick"
 
 
+def test_a_cold_start_goes_to_the_sizes_of_a_configuration_that_has_changed() -> None:
+    control = served()
+    control.ask("scale", matchers=3, strategy="all_at_once")
+    control.settle()
+    control.config = layers(matchers=1)
+    control = control.restart(cold=True)
+    control.settle()
+    assert control.slots() == [0]
+    assert control.operation()["state"] == "done"
+    control.config = layers(matchers=1)
+    again = control.restart(cold=True)
+    again.settle()
+    assert again.operation() == control.operation(), "the configuration is as it was"
+
+
 def test_a_cold_start_in_the_middle_of_a_wish_ends_it() -> None:
     control = served()
     control.ask("scale", matchers=3)
