@@ -48,6 +48,8 @@ from cluster.messages import (
     Flush,
     Install,
     Instruction,
+    LaneDown,
+    LaneUp,
     Mark,
     Message,
     Peer,
@@ -55,6 +57,7 @@ from cluster.messages import (
     Publications,
     Received,
     Recover,
+    Relay,
     Renew,
     Retire,
     Send,
@@ -92,6 +95,7 @@ class AccessPoint:
         self._leaving = False
         self._recovered = 0  # the epoch of the last Recover
         self._void: set[int] = set()  # connection points that have not said Renew since then
+        self._doors: set[int] = set()  # connection points with a lane here
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("publications", "batches", "changes", "parked_publications_most", "parked_subscriptions_most"), 0
@@ -104,6 +108,10 @@ class AccessPoint:
                 self._received(peer, message)
             case Drained():
                 self._send_batch()
+            case LaneUp(peer) if peer.layer == CONNECTION_POINT:
+                self._doors.add(peer.slot)
+            case LaneDown(peer) if peer.layer == CONNECTION_POINT:
+                self._doors.discard(peer.slot)
             case _:
                 pass
         out, self._out = self._out, []
@@ -128,6 +136,10 @@ class AccessPoint:
                     self._route(peer, changes)
             case Applied(connection_point, changes):
                 self._applied(peer.slot, connection_point, changes)
+            case Relay():
+                # Who is not here now is asked again by whoever asks.
+                receivers = [slot for slot in message.receivers if slot in self._doors]
+                self._out += [Send(Peer(CONNECTION_POINT, slot), message) for slot in receivers]
             case Install():
                 self._view = view_of(message)
             case Prepare():

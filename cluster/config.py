@@ -152,6 +152,18 @@ class Durable(Settings, frozen=True):
     dead_letter_bytes: Positive = 16 << 20
 
 
+class ValidSettings(Settings, frozen=True):
+    """Publications with `valid_for`; beyond a limit they are matched as any other, but not kept for later subscribers.
+
+    publications, bytes: of one connection point, payloads and about 400 bytes each.
+    for_s_max:           the longest `valid_for`, until unpublished aside.
+    """
+
+    publications: Positive = 100_000
+    bytes: Positive = 64 << 20
+    for_s_max: Annotated[int, Meta(ge=1, le=1 << 31)] = 31 * 24 * 3600
+
+
 class Timing(Settings, frozen=True):
     """Clocks, in milliseconds.
 
@@ -198,6 +210,7 @@ class Config(Settings, frozen=True):
     filters: FilterSettings = FilterSettings()
     flow: Flow = Flow()
     durable: Durable = Durable()
+    valid: ValidSettings = ValidSettings()
     timing: Timing = Timing()
     transitions: Transitions = Transitions()
 

@@ -32,6 +32,9 @@ promises that waits until it is so: the token of a run that it gets something of
 It has a client key of its own, by which it gets notifications for as long as it lives, and for each connection another
 one, under which that one publishes, so that no acknowledgement is taken for a later connection's.
 
+Validity: what is published with `valid_for` is kept here (`validity.py`). A subscription that wants what is valid gets
+it before anything else: from its Subscribe on until that is written nothing is taken from the session's outbox.
+
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it. A run whose notifications are not
 within their queues is held back: Delivered for its token goes to the exit point when the last of them is.
 A notification for a subscription that was closed meanwhile is removed here, as it comes or from the outbox, so that
@@ -44,6 +47,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -54,8 +58,9 @@ from cluster.codec import FrameReader, FrameTooLargeError, decode_client_frame, 
 from cluster.config import Config
 from cluster.durable import DurableSession, Held
 from cluster.errors import CodecError, FilterError, PolicyError
-from cluster.frames import SUBSCRIPTION_BITS, Bye
+from cluster.frames import INITIAL_NONE, INITIAL_VALID, SUBSCRIPTION_BITS, UNTIL_UNPUBLISHED, Bye
 from cluster.homes import Homes
+from cluster.initial import Initial, admitted, frame_of
 from cluster.journal import Recovered, Took
 from cluster.language import Filter, FilterLimits, encode_normal, parse
 from cluster.messages import (
@@ -107,6 +112,7 @@ from cluster.messages import (
     Rebuilt,
     Received,
     Recover,
+    Relay,
     Renew,
     Restored,
     Resume,
@@ -134,6 +140,7 @@ from cluster.policy import policy_of
 from cluster.rebuilding import Rebuilding
 from cluster.recent import Recent
 from cluster.routing import access_point_of
+from cluster.validity import PIECE, Validity
 from cluster.view import View, view_of
 from cluster.watermarks import Watermarks
 from cluster.why import explained
@@ -147,6 +154,7 @@ SESSION_MASK = (1 << 32) - 1
 SESSIONS_PER_INCARNATION = 1 << 20
 CHANGE_BITS = 40
 """A role's incarnations stand above them in its numbers of changes, so that a later one's are newer."""
+SUBSCRIPTION_MASK = (1 << SUBSCRIPTION_BITS) - 1
 PUBLISHERS_REMEMBERED = 1_000_000
 """Whose last delivered sequence is kept; about 200 bytes each."""
 
@@ -158,6 +166,12 @@ subscriptions with few rounds."""
 FRAMES_PER_US = 2
 """Cut from the stream; paid when they come, and the rest when they are handled."""
 FRAME_US = 5
+KEEP_US = 10
+"""For each publication with valid_for."""
+SERVED_AT_ONCE = 16
+"""Subscriptions of one session that are being given what is valid; each may have a piece here of every connection
+point."""
+FORGET_MS = 1000
 PUBLISH_US = 20
 CHANGE_US = 20
 """And one more for every two bytes of a filter, and for every ten bytes of its normal form."""
@@ -234,6 +248,9 @@ class Session:
     durable:         what a durable session is owed; its outbox stays empty.
     greeting:        of a durable session, the arguments of the Welcome that waits until the connection is on disk and
                      the matchers have answered its changes, `unanswered` of them: what it names as held is in force.
+    serving:         by number, the subscriptions that are being given what is valid, or are to be; until it is empty
+                     the outbox waits. initials: these, and those that may still get live what they were given.
+    kept_any:        it has published with valid_for. not_kept: (sequence, reason), until they are acknowledged.
     """
 
     connection: int | None
@@ -255,6 +272,10 @@ class Session:
     stalled_ms: int | None = None
     moved: bool = False
     arrived: bool = False
+    serving: dict[int, Initial] = field(default_factory=dict)
+    initials: dict[int, Initial] = field(default_factory=dict)
+    kept_any: bool = False
+    not_kept: list[tuple[int, str]] = field(default_factory=list)
     publisher: int = 0
     durable: DurableSession | None = None
     greeting: tuple[bool, list[tuple[int, str, str]]] | None = None
@@ -320,10 +341,11 @@ class ConnectionPoint:
         self._touched: dict[int, Session] = {}  # sessions with something to write
         self._recent = Recent()
         self._out: list[Instruction] = []
+        self._validity = Validity(slot, incarnation, config, self._relay)
         self.counters = dict.fromkeys(
             (
                 *("accepted", "acknowledged", "rejected", "notifications", "duplicates", "connections", "sessions"),
-                *("refused", "sent_again", "slow_disconnected", "dropped", *DROPPED_FOR.values()),
+                *("refused", "sent_again", "valid_given", "slow_disconnected", "dropped", *DROPPED_FOR.values()),
                 *("dropped_quota", "redelivered", "dead_letters"),
             ),
             0,
@@ -374,6 +396,7 @@ class ConnectionPoint:
             "subscriptions": sum(len(session.subscriptions) for session in self._sessions.values()),
             "held_runs": len(self._held),
             "changes_underway": len(self._changes),
+            **self._validity.gauges(),
         }
 
     # Connections -------------------------------------------------------------------------------------------------
@@ -457,6 +480,8 @@ class ConnectionPoint:
         self._publishers -= session.next_sequence is not None
         self._pool_bytes -= session.flight_bytes
         self._release(session, everything=True)
+        for initial in session.serving.values():
+            self._validity.forget(number, initial)
         if session.durable is not None:
             self._detach(session, session.durable)
         elif session.subscriptions:
@@ -538,7 +563,7 @@ class ConnectionPoint:
                 self._spent[number] = connection
         if not self._behind:
             return
-        may_go_on = not self._recovering and not self._changes_full()
+        may_go_on = not self._recovering and not self._changes_full() and not self._validity.full
         for number, connection in list(self._behind.items()):
             connection.waits = connection.waits and not may_go_on
             if number in self._behind:
@@ -555,6 +580,8 @@ class ConnectionPoint:
     def _must_wait(self, frame: frames.ClientFrame) -> bool:
         if isinstance(frame, frames.Subscribe | frames.Unsubscribe):
             return self._recovering or self._changes_full()
+        if isinstance(frame, frames.Unpublish):
+            return self._recovering or self._validity.full
         return self._recovering and isinstance(frame, frames.Publish)
 
     def _changes_full(self) -> bool:
@@ -570,6 +597,8 @@ class ConnectionPoint:
         match frame:
             case frames.Publish():
                 connection.allowance -= PUBLISH_US
+                if frame.valid_for_ms:
+                    connection.allowance -= KEEP_US * len(frame.lengths) // 4
                 self._publish(session, frame, now_us)
             case frames.Consumed(count) if session.durable is not None:
                 if not session.durable.consume(count):
@@ -592,6 +621,9 @@ class ConnectionPoint:
             case frames.Unsubscribe():
                 connection.allowance -= CHANGE_US
                 self._unsubscribe(session, frame)
+            case frames.Unpublish(request, instance, sequence):
+                connection.allowance -= CHANGE_US
+                self._validity.unpublish(connection.number, request, session.client_id, instance, sequence)
             case frames.Pong():
                 pass
             case frames.Goodbye(end_session):
@@ -755,6 +787,8 @@ class ConnectionPoint:
             raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
         if frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
             raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
+        if not 0 <= frame.valid_for_ms <= UNTIL_UNPUBLISHED:
+            raise Refusal("malformed", f"publications valid for {frame.valid_for_ms} ms")
         if session.next_sequence is None:
             if not 1 <= frame.first_sequence < 1 << 62:
                 raise Refusal("malformed", f"a first sequence of {frame.first_sequence}")
@@ -780,6 +814,12 @@ class ConnectionPoint:
         session.flight_bytes += size
         self._pool_bytes += size
         self.counters["accepted"] += count
+        if frame.valid_for_ms:
+            session.kept_any = True
+            payloads = columns.cut(frame.payload, columns.unpack(columns.UINT32, frame.lengths))
+            session.not_kept += self._validity.keep(
+                session.client_id, session.instance, frame.first_sequence, now_us, payloads, frame.valid_for_ms
+            )
         self._gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
 
     def _send_gathered(self, access_point: Peer) -> None:
@@ -810,12 +850,19 @@ class ConnectionPoint:
             self.counters["acknowledged"] += upto - session.acknowledged
             self.counters["rejected"] += len(rejected)
             self._recent.rejected(session.client_id, rejected)
+            not_kept: list[tuple[int, str]] = []
+            if session.kept_any:
+                self._validity.store.settle(session.client_id, session.instance, session.acknowledged + 1, upto)
+                for sequence, _ in rejected:
+                    self._validity.store.remove((session.client_id, session.instance, sequence))
+                not_kept = [one for one in session.not_kept if one[0] <= upto]
+                del session.not_kept[: len(not_kept)]
             session.acknowledged = upto
             while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
                 size = len(session.unacknowledged.popleft()[2])
                 session.flight_bytes -= size
                 self._pool_bytes -= size
-            self._write(session, frames.Acknowledged(upto, *self._window(), rejected))
+            self._write(session, frames.Acknowledged(upto, *self._window(), rejected, not_kept))
 
     # Subscriptions -----------------------------------------------------------------------------------------------
 
@@ -851,6 +898,15 @@ class ConnectionPoint:
                 session, frames.Refused(frame.request, "too_many", f"{limit} subscriptions are open", None, limit)
             )
             return cost
+        valid = frame.initial == INITIAL_VALID
+        if frame.initial not in (INITIAL_NONE, INITIAL_VALID) or (valid and (not new or session.durable is not None)):
+            reason = f"initial {frame.initial[:32]!r}, known are {INITIAL_NONE}, {INITIAL_VALID}"
+            if session.durable is not None:
+                reason = f"a durable session has no subscriptions with initial {INITIAL_VALID}"
+            elif not new:
+                reason = f"subscription {frame.number} is open, a new one alone has initial {INITIAL_VALID}"
+            self._write(session, frames.Refused(frame.request, "initial", reason, None, None))
+            return cost
         try:
             policy = policy_of(frame.policy, self._filters)
             normal_form = encode_normal(_parse(frame.filter, self._filters).normal_form)
@@ -871,6 +927,8 @@ class ConnectionPoint:
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
         session.outbox.set_policy(frame.number, policy)
+        if valid:
+            session.serving[frame.number] = session.initials[frame.number] = Initial(frame.number, normal_form)
         self._send_change(session, frame.request, frame.number, normal_form)
         return cost + len(normal_form) // 10
 
@@ -880,6 +938,11 @@ class ConnectionPoint:
             return
         del session.subscriptions[frame.number]
         session.asked.pop(frame.number, None)
+        session.initials.pop(frame.number, None)
+        initial = session.serving.pop(frame.number, None)
+        if initial is not None:
+            self._validity.forget(session.key & SESSION_MASK, initial)
+            self._touched[session.key & SESSION_MASK] = session
         if session.durable is not None:
             session.durable.close(frame.number)
         self._send_change(session, frame.request, frame.number, None)
@@ -918,8 +981,61 @@ class ConnectionPoint:
                 self._write(session, frames.Done(change.request))
             elif change.connection == session.connection:
                 self._journal.when(change.portion, partial(self._done, session, change.connection, change.request))
+            initial = session.serving.get(change.message.subscription & SUBSCRIPTION_MASK)
+            if initial is not None and not initial.asking:
+                self._validity.ask(change.session, initial)
         self._see_rebuilt()
         self._emptied()
+
+    # Valid publications --------------------------------------------------------------------------------------------
+
+    def _relay(self, message: Message) -> None:
+        assert self._view is not None, "something to relay before a view"
+        self._out.append(Send(Peer(ACCESS_POINT, access_point_of(self._view, self._slot)), message))
+
+    def _look_about(self) -> None:
+        """See which connection points there are, those of the next view included."""
+        slots: set[int] = set()
+        for view in (self._view, self._next):
+            if view is not None:
+                slots.update(view.connection_points)
+        self._validity.view(slots)
+        self._emptied()
+
+    def _give_valid(self, number: int, session: Session) -> None:
+        """Write what is valid, as the client has credit, and see to it that more comes."""
+        asking = (initial for initial in session.serving.values() if initial.asking)
+        for initial in list(islice(asking, SERVED_AT_ONCE)):
+            while room := session.outbox.room:
+                given, passed = initial.take(min(room, PIECE), self._limits.frame_bytes // 2)
+                for one in (*given, *passed):
+                    if one.settled:
+                        # So is all before it: what comes again of it has been sent again.
+                        self._watermarks.raise_to((one.publisher, one.instance), one.sequence)
+                over = initial.over
+                if given or over:
+                    self._write(session, frame_of(initial.number, given, last=over))
+                    self.counters["valid_given"] += len(given)
+                if given:
+                    session.outbox.send_past(len(given), sum(len(one.payload) + 28 for one in given))
+                if over:
+                    self._validity.forget(number, initial)
+                    del session.serving[initial.number]
+                    if not initial.prune(self._watermarks.upto):
+                        del session.initials[initial.number]
+                if over or not given:
+                    break
+            else:
+                return  # it has no credit left
+            if not initial.over:
+                self._validity.ask_more(number, initial)
+
+    def _forget_given(self) -> None:
+        """Let go of what can't come live any more."""
+        for session in self._sessions.values():
+            for number, initial in list(session.initials.items()):
+                if number not in session.serving and not initial.prune(self._watermarks.upto):
+                    del session.initials[number]
 
     # Notifications -----------------------------------------------------------------------------------------------
 
@@ -972,6 +1088,8 @@ class ConnectionPoint:
                     chunk = self._without(doubles, exit_point, session, chunk, chosen, message.runs, run_of, held)
                 if session.closed_any:
                     chunk = chunk.only(session.live)
+                if session.initials and len(chunk):
+                    chunk = admitted(chunk, session.initials)
                 if len(chunk):
                     self._queue(exit_point, session, chunk, message.runs, used, held)
             begin, first = end, last
@@ -1250,6 +1368,8 @@ class ConnectionPoint:
         self._gathered = {}
         self._held = {}
         self._delivered = {}
+        self._validity.silence()
+        self._look_about()
         for session in self._sessions.values():
             session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
             session.holds.clear()
@@ -1332,6 +1452,7 @@ class ConnectionPoint:
                 if counts[access_point] >= self._flow.batch_publications:
                     counts[access_point] = 0
                     self._send_gathered(access_point)
+        self._validity.go_on()
         self._emptied()
 
     # Rounds ------------------------------------------------------------------------------------------------------
@@ -1342,8 +1463,9 @@ class ConnectionPoint:
             self._next_turns()
         for access_point in list(self._gathered):
             self._send_gathered(access_point)
+        self._find_valid()
         touched, self._touched = self._touched, {}
-        for session in touched.values():
+        for number, session in touched.items():
             if session.durable is not None:
                 self._flush_durable(session, session.durable)
                 continue
@@ -1353,7 +1475,9 @@ class ConnectionPoint:
                 session.closed_now = False
                 session.outbox.keep(session.live)
             readable = self._connections[session.connection].full_ms is None
-            if readable:
+            if session.serving and readable:
+                self._give_valid(number, session)
+            if readable and not session.serving:
                 chunks = session.outbox.take()
                 if chunks:
                     self._recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
@@ -1366,7 +1490,7 @@ class ConnectionPoint:
                 continue
             if session.holds:
                 self._release(session)
-            if session.arrived and not session.outbox.queued and not session.holds:
+            if session.arrived and not session.outbox.queued and not session.holds and not session.serving:
                 self._refuse(self._connections[session.connection], Bye("moved", "all that was underway has come"))
         portion = self._journal.take()
         if portion is not None:
@@ -1374,6 +1498,22 @@ class ConnectionPoint:
         for exit_point, tokens in self._delivered.items():
             self._out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
         self._delivered = {}
+        if self._validity.busy:
+            self._out.append(Again())
+
+    def _find_valid(self) -> None:
+        """Go on with what is asked about valid publications."""
+        self._validity.step()
+        found, self._validity.found = self._validity.found, set()
+        for number in sorted({number for number, _ in found}):
+            session = self._sessions.get(number)
+            if session is not None:
+                self._touched[number] = session
+        withdrawn, self._validity.withdrawn = self._validity.withdrawn, []
+        for number, request in withdrawn:
+            connection = self._connections.get(number)
+            if connection is not None and connection.session is not None:
+                self._write(connection.session, frames.Done(request))
 
     def _settle(self, session: Session, *, tell: bool) -> None:
         """Apply the policies to what did not fit in flight; count what was dropped, and tell the client if it reads."""
@@ -1397,7 +1537,10 @@ class ConnectionPoint:
                 connection.since_ms = connection.heard_ms = now_ms
                 connection.partial_ms = None if connection.partial_ms is None else now_ms
                 connection.full_ms = None if connection.full_ms is None else now_ms
+        if now_ms // FORGET_MS != self._now_ms // FORGET_MS:
+            self._forget_given()
         self._now_ms = now_ms
+        self._validity.tick(now_ms)
         limits = self._limits
         for connection in list(self._connections.values()):
             session = connection.session
@@ -1455,6 +1598,8 @@ class ConnectionPoint:
         if self._moving is None:
             return
         if not self._sessions and not self._changes:
+            if not self._validity.leave():
+                return  # what is valid here is on its way to another connection point
             self._out.append(Send(COORDINATOR_PEER, Emptied()))
         elif any(session.moved and not session.arrived for session in self._sessions.values()):
             self._out.append(Send(COORDINATOR_PEER, ClientsMoved()))
@@ -1484,18 +1629,24 @@ class ConnectionPoint:
                 self._acknowledge(message)
             case Changed():
                 self._changed(message)
+            case Relay(sender, _, content):
+                self._validity.received(sender, content, leaving=self._moving is not None)
+                self._emptied()
             case Install():
                 self._view = view_of(message)
                 for restored in self._sessions.values():
                     restored.access_point = Peer(ACCESS_POINT, access_point_of(self._view, restored.key))
             case HomeFound():
                 self._home_found(message)
+                self._look_about()
             case Prepare():
                 self._next = view_of(message)
+                self._look_about()
                 # Who moves later may miss something of the next epoch, of which nothing is published yet.
                 self._flushed = {number for number, session in self._sessions.items() if session.moved}
             case Commit(epoch):
                 self._commit(epoch)
+                self._look_about()
             case Recover():
                 self._recover(view_of(message))
             case Rebuild():
@@ -1504,6 +1655,7 @@ class ConnectionPoint:
                 self._go_on(epoch)
             case Abort(epoch):
                 self._next = None
+                self._look_about()
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
             case Retire(epoch):
                 self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
@@ -1518,6 +1670,7 @@ class ConnectionPoint:
             case Serve():
                 self._moving = None
                 self._register()
+                self._validity.stay()
                 self._out.append(ServeClients())
             case SessionTaken(client, same_instance):
                 session = self._sessions.get(client & SESSION_MASK)

@@ -17,6 +17,9 @@ Conversation:
     Settle(...)                      ->                             of a durable session: single notifications
                                      <-   Ping                       at the server's pace; it ends a silent connection
     Pong                             ->
+                                     <-   NotifyValid(...)          what was valid when a subscription was opened
+    Unpublish                        ->
+                                     <-   Done(request)
     Goodbye                          ->                             a clean end
 
 Bulk travels as columns: little-endian arrays inside `bytes`, so that neither side pays for an object per
@@ -32,6 +35,12 @@ VERSION = 1
 
 ACKNOWLEDGE_NONE = 0
 ACKNOWLEDGE_MATCHED = 1
+
+UNTIL_UNPUBLISHED = (1 << 63) - 1
+"""A publication's `valid_for_ms` for: until it is unpublished."""
+
+INITIAL_NONE = "none"
+INITIAL_VALID = "valid"
 
 SUBSCRIPTION_BITS = 20
 """A client's own number of a subscription fits in this many bits; the cluster's id has the session above them."""
@@ -78,12 +87,16 @@ class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
     acknowledge:    0 none, 1 matched: how much the publisher wants to hear; both are acknowledged on the wire,
                     since the acknowledgement is also the publisher's credit.
     lengths:        uint32 per publication, its bytes in `payload`.
+    valid_for_ms:   how long they are given to new subscriptions that ask for what is valid, from when they are taken
+                    in; 0 for not at all, UNTIL_UNPUBLISHED without an end. Sent again, they keep the time they had
+                    at the same connection point, and begin anew at another one.
     """
 
     first_sequence: int
     acknowledge: int
     lengths: bytes
     payload: bytes
+    valid_for_ms: int = 0
 
 
 class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
@@ -95,12 +108,15 @@ class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
     policy: what happens when the client does not keep up: "block", "drop_oldest", "drop_newest", "disconnect", or
             "latest_per_key(attribute)", the name in backticks if it is no identifier. (`policy.py`, `outbox.py`)
             A replaced policy holds for what is matched afterwards.
+    initial: "valid" for a new subscription, not of a durable session, that wants the valid publications that match it, before all others and as
+             NotifyValid; "none" for one that does not, and for an open one, whose initial ones go on as they were.
     """
 
     request: int
     number: int
     filter: str
     policy: str
+    initial: str = INITIAL_NONE
 
 
 class Unsubscribe(Frame, frozen=True, array_like=True, tag=4, gc=False):
@@ -151,6 +167,18 @@ class Settle(Frame, frozen=True, array_like=True, tag=9, gc=False):
     refused: bytes
 
 
+class Unpublish(Frame, frozen=True, array_like=True, tag=10, gc=False):
+    """A publication of this client id is valid no more; after Done no new subscription is given it.
+
+    instance: of the life of the publisher that sent it; None for any. A publication that nobody knows is no error, and
+              one that is sent again after this is matched, but is not valid.
+    """
+
+    request: int
+    instance: int | None
+    sequence: int
+
+
 # From the connection point --------------------------------------------------------------------------------
 
 
@@ -185,12 +213,15 @@ class Acknowledged(Frame, frozen=True, array_like=True, tag=66, gc=False):
 
     window, window_bytes: the credit from now on, as in Welcome.
     rejected: (sequence, reason) of publications that were refused and that nobody receives.
+    not_kept: (sequence, reason) of publications that were matched as any other, but for which there was no room among
+              the valid ones.
     """
 
     upto: int
     window: int
     window_bytes: int
     rejected: list[tuple[int, str]]
+    not_kept: list[tuple[int, str]] = []
 
 
 class Done(Frame, frozen=True, array_like=True, tag=67, gc=False):
@@ -289,8 +320,27 @@ class Held(Frame, frozen=True, array_like=True, tag=74, gc=False):
     subscriptions: list[tuple[int, str, str]]
 
 
-ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved | Settle
-ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | Dropped | Ping | Bye | Move | Held
+class NotifyValid(Frame, frozen=True, array_like=True, tag=75, gc=False):
+    """Publications that were valid when the subscription `number` was opened and that match it, as columns.
+
+    They come after its Done and before any Notify, those of each publisher's life in their order; several
+    subscriptions are served one beside the other. Each counts as a notification for Consumed.
+
+    last: that was all; a frame without publications may say so.
+    runs, run, sequence, lengths, payload: as in Notify.
+    """
+
+    number: int
+    last: bool
+    runs: list[tuple[str, int, int]]
+    run: bytes
+    sequence: bytes
+    lengths: bytes
+    payload: bytes
+
+
+ClientFrame = Hello | Publish | Subscribe | Unsubscribe | Consumed | Pong | Goodbye | Moved | Settle | Unpublish
+ServerFrame = Welcome | Acknowledged | Done | Refused | Notify | NotifyValid | Dropped | Ping | Bye | Move | Held
 
 RECONNECT_CODES = frozenset({"shutdown", "timeout", "slow", "moved", "too_many", "redirect", "unavailable"})
 """After `moved` too: of a client that changes its connection point the cluster may hear of the older session last, and

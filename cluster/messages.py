@@ -614,6 +614,84 @@ class Resume(Message, frozen=True, array_like=True, tag=74, gc=False):
     epoch: int
 
 
+# Valid publications --------------------------------------------------------------------------------------------
+#
+# Connection points have no lanes to each other: what they ask and answer goes by an access point, which does not look
+# into it. Every question is asked again until it is answered, and may be answered twice.
+
+
+class ValidPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A publication that is valid for `left_ms` more; None for until it is unpublished.
+
+    settled: it is acknowledged, and with it all before it of this publisher: no notification of them is underway.
+    """
+
+    publisher: str
+    instance: int
+    sequence: int
+    time_us: int
+    left_ms: int | None
+    settled: bool
+    payload: bytes
+
+
+class FindValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=1, gc=False):
+    """Which valid ones match, of those behind `after` (publisher, instance, sequence)? query: echoed."""
+
+    query: int
+    after: tuple[str, int, int] | None
+    normal_form: bytes
+
+
+class FoundValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=2, gc=False):
+    """Those that match from the question's `after` up to `upto`, in this order. ended: there is nothing behind it."""
+
+    query: int
+    publications: list[ValidPublication]
+    upto: tuple[str, int, int] | None
+    ended: bool
+
+
+class WithdrawValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=3, gc=False):
+    """This publication is valid no more. instance: None for any."""
+
+    query: int
+    publisher: str
+    instance: int | None
+    sequence: int
+
+
+class WithdrawnValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=4, gc=False):
+    """It is not valid at the sender, and won't be again."""
+
+    query: int
+
+
+class TakeValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=5, gc=False):
+    """The sender is to leave: keep these for it."""
+
+    query: int
+    publications: list[ValidPublication]
+
+
+class TakenValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=6, gc=False):
+    """taken: they are valid at the sender now; if not, it is to leave itself."""
+
+    query: int
+    taken: bool
+
+
+AboutValid = FindValid | FoundValid | WithdrawValid | WithdrawnValid | TakeValid | TakenValid
+
+
+class Relay(Message, frozen=True, array_like=True, tag=90, gc=False):
+    """CP -> AP -> the CPs of these slots, as far as they are known there. sender: the slot that it comes from."""
+
+    sender: int
+    receivers: list[int]
+    content: AboutValid
+
+
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
     """Operator -> C: scale, plan, transitions, abort or why; the arguments are a JSON document."""
 
@@ -706,6 +784,7 @@ AnyMessage = (
     | Rebuilt
     | Renew
     | Resume
+    | Relay
     | Request
     | Answer
     | Explain

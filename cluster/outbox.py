@@ -409,6 +409,19 @@ class Outbox:
         self._advance()
         return [joined(group) for group in groups]
 
+    @property
+    def room(self) -> int:
+        """How many more may be in flight; 0 while their bytes are at the limit."""
+        if self._flight and self._flight_bytes >= self._flight_limit:
+            return 0
+        return max(self._window - (self.sent - self.consumed), 0)
+
+    def send_past(self, count: int, size: int) -> None:
+        """Count notifications as sent that were written without waiting here."""
+        self.sent += count
+        self._flight.append((self.sent, size))
+        self._flight_bytes += size
+
     def _leave(self, entry: _Entry, rest: Chunk | None) -> None:
         """The first entry is sent, but for the rest."""
         if self._queue:
