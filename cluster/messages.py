@@ -684,7 +684,7 @@ class TakenValid(msgspec.Struct, frozen=True, array_like=True, tag_field="conten
 AboutValid = FindValid | FoundValid | WithdrawValid | WithdrawnValid | TakeValid | TakenValid
 
 
-class Relay(Message, frozen=True, array_like=True, tag=90, gc=False):
+class Relay(Message, frozen=True, array_like=True, tag=100, gc=False):
     """CP -> AP -> the CPs of these slots, as far as they are known there. sender: the slot that it comes from."""
 
     sender: int

@@ -20,6 +20,9 @@ from typing import Any
 from cluster import Filter, parse
 from tests.sim.client import LOSSY, NEVER, Client, Publication, Received, Session, State, require
 
+CLOCK_MS = 100
+"""What a connection point's clock may be behind; two ticks."""
+
 
 @lru_cache(maxsize=1024)
 def _filter(text: str) -> Filter:
@@ -85,6 +88,50 @@ def check_allowed(session: Session, now: int) -> None:
             )
 
 
+def check_served(session: Session, publications: list[Publication], now: int, *, lost: bool, dated: bool) -> None:
+    """Check what subscriptions were given of what is valid. Raises Violation.
+
+    lost: a connection point has died, and with it what was valid there, and what it knew of withdrawals.
+    dated: the time left to a publication did not travel, so that it was over when it had to be.
+    """
+    for number, served in session.served.items():
+        name = f"{session.name()}: subscription {number}"
+        opened = served.opened
+        for one in served.got.values():
+            label = f"#{one.number} {one.attributes}"
+            require(one.valid_for_ms > 0, f"{name} was given {label}, which is not valid for any time")
+            require(_holds(opened, one), f"{name} was given {label}, its filter was {opened.filter}")
+            withdrawn = one.withdrawn != NEVER and one.withdrawn < opened.sent
+            require(lost or not withdrawn, f"{name} was given {label}, which was unpublished")
+            over = one.acknowledged != NEVER and one.transmissions == 1
+            over = over and one.acknowledged_ms + one.valid_for_ms + CLOCK_MS < served.sent_ms
+            require(not (dated and over), f"{name} was given {label}, valid for {one.valid_for_ms} ms, too late")
+        if served.over == NEVER:
+            closed = any(state.filter is None and state.sent > opened.sent for state in session.histories[number])
+            ended = session.ended != NEVER
+            require(ended or closed or opened.done == NEVER, f"{name} was never given all that is valid")
+            continue
+        for one in publications:
+            certain = (
+                one.valid_for_ms > 0
+                and NEVER < one.acknowledged < opened.sent
+                and (one.withdrawal == NEVER or one.withdrawal > served.over)
+                and one.sent_ms + one.valid_for_ms - CLOCK_MS > served.over_ms
+                and _holds(opened, one)
+            )
+            live = session.received.get(one.number)
+            got = one.number in served.got or (live is not None and number in live.numbers)
+            require(
+                got or lost or not certain,
+                f"{name} was not given #{one.number} {one.attributes}, valid for {one.valid_for_ms} ms",
+            )
+
+
+def _given(session: Session, number: int, publication: Publication) -> bool:
+    served = session.served.get(number)
+    return served is not None and publication.number in served.got
+
+
 def check_session(session: Session, publications: list[Publication], now: int) -> None:
     """Check everything that one session got and did not get. Raises Violation."""
     name = session.name()
@@ -106,7 +153,7 @@ def check_session(session: Session, publications: list[Publication], now: int) -
         if got is not None:
             for number in required_numbers(session, publication, got.stamp):
                 require(
-                    number in got.numbers,
+                    number in got.numbers or _given(session, number, publication),
                     f"{name}: #{publication.number} came for {got.numbers}, {number} was missing",
                 )
             continue
@@ -119,6 +166,7 @@ def check_session(session: Session, publications: list[Publication], now: int) -
             if later < publication.sequence:
                 horizon = 0
         certain = required_numbers(session, publication, horizon) if horizon else []
+        certain = [number for number in certain if not _given(session, number, publication)]
         for number in certain:
             require(
                 session.policies[number].startswith(LOSSY),

@@ -47,6 +47,8 @@ class Publication:
     """What one publisher sent under one number, and what became of it. Stamps, or NEVER.
 
     attributes: None for a malformed one. session: of its only transmission; None once it was sent again.
+    valid_for_ms, sent_ms, acknowledged_ms: how long it is valid, first transmission and acknowledgement on the clock.
+    withdrawal, withdrawn: when it was unpublished, and when that was done.
     truth: the oracle's word, by filter.
     """
 
@@ -60,6 +62,11 @@ class Publication:
     session: Session | None = None
     acknowledged: int = NEVER
     rejected: bool = False
+    valid_for_ms: int = 0
+    sent_ms: int = 0
+    acknowledged_ms: int = 0
+    withdrawal: int = NEVER
+    withdrawn: int = NEVER
     truth: dict[str, bool] = field(default_factory=dict)
 
 
@@ -70,6 +77,21 @@ class State:
     filter: str | None
     sent: int
     done: int = NEVER
+
+
+@dataclass
+class Served:
+    """What a subscription that asked for what is valid got of it. Stamps, or NEVER; got: by publication number.
+
+    opened: its first state. over: all has come. sent_ms, over_ms: on the clock.
+    """
+
+    opened: State
+    sent_ms: int
+    over: int = NEVER
+    over_ms: int = 0
+    got: dict[int, Publication] = field(default_factory=dict)
+    last: dict[Client, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,6 +109,7 @@ class Session:
 
     histories: by subscription number, its states in the order of the requests, the first one "not yet opened".
     rebound:   its traffic has changed its access point, so that the order of its requests is not fixed throughout.
+    served:    by subscription number, of those that asked for what is valid.
     policies:  by subscription number. dropped_for: notifications told as dropped, by reason; drops: by subscription
                and reason.
     """
@@ -101,6 +124,7 @@ class Session:
     drops: dict[tuple[int, str], int] = field(default_factory=dict)
     ended: int = NEVER
     rebound: bool = False
+    served: dict[int, Served] = field(default_factory=dict)
 
     @property
     def dropped(self) -> int:
@@ -143,6 +167,8 @@ class Client:
         self.publications: list[Publication] = []  # by sequence - 1
         self.acknowledged = 0
         self.desired: dict[int, tuple[str, str]] = {}  # number -> filter, policy
+        self.wants_valid: set[int] = set()  # numbers
+        self._withdrawals: dict[int, Publication] = {}  # by request
         self._next_number = 0
         self._next_request = 0
         self._requests: dict[int, tuple[str, int, State | None]] = {}  # request -> expected answer, number, state
@@ -177,6 +203,7 @@ class Client:
             self.session = None
         self.write = None
         self._requests.clear()
+        self._withdrawals.clear()
         self._in_flight.clear()
         if self.state != "ended":
             self.state = "off"
@@ -188,8 +215,14 @@ class Client:
             self.state == "open"
             and self.acknowledged == len(self.publications)
             and not self._requests
+            and not self._withdrawals
+            and self._all_served()
             and self._consumed == self._arrived
         )
+
+    def _all_served(self) -> bool:
+        served = self.session.served if self.session is not None else {}
+        return all(one.over != NEVER for number, one in served.items() if number in self.desired)
 
     @property
     def unacknowledged(self) -> int:
@@ -219,6 +252,8 @@ class Client:
                 fits = used + size + len(one.packed) <= self._window_bytes
                 if not fits and (self._in_flight or chosen):
                     break
+                if chosen and one.valid_for_ms != chosen[0].valid_for_ms:
+                    break
                 chosen.append(one)
                 size += len(one.packed)
             if not chosen:
@@ -228,24 +263,39 @@ class Client:
                 one.transmissions += 1
                 if one.sent == NEVER:
                     one.sent = stamp
+                    one.sent_ms = self.clock()
                 one.session = self.session if one.transmissions == 1 else None
             self._in_flight.extend(chosen)
             self._sent_upto = chosen[-1].sequence
             lengths = struct.pack(f"<{len(chosen)}I", *(len(one.packed) for one in chosen))
             level = self._rng.choice((frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED))
-            self._send(frames.Publish(chosen[0].sequence, level, lengths, b"".join(one.packed for one in chosen)))
+            payload = b"".join(one.packed for one in chosen)
+            self._send(frames.Publish(chosen[0].sequence, level, lengths, payload, chosen[0].valid_for_ms))
 
-    def subscribe(self, text: str, policy: str, *, broken: bool) -> None:
-        """Open a subscription under a number never used before."""
+    def unpublish(self, publication: Publication) -> None:
+        """Say that it is valid no more."""
+        request = self._next_request
+        self._next_request += 1
+        stamp = self._note(f"{self.name} unpublishes {publication.sequence} = #{publication.number}")
+        if publication.withdrawal == NEVER:
+            publication.withdrawal = stamp
+        self._withdrawals[request] = publication
+        instance = self._rng.choice((self.instance, None))
+        self._send(frames.Unpublish(request, instance, publication.sequence))
+
+    def subscribe(self, text: str, policy: str, *, broken: bool, valid: bool = False) -> None:
+        """Open a subscription under a number never used before. valid: with what is valid."""
         number = self._next_number
         self._next_number += 1
-        self._subscribe(number, text, policy, broken=broken)
+        if valid and not broken:
+            self.wants_valid.add(number)
+        self._subscribe(number, text, policy, broken=broken, new=True)
 
     def update(self, number: int, text: str, *, broken: bool) -> None:
         """Replace the filter of an open one; its policy stays."""
         self._subscribe(number, text, self.desired[number][1], broken=broken)
 
-    def _subscribe(self, number: int, text: str, policy: str, *, broken: bool) -> None:
+    def _subscribe(self, number: int, text: str, policy: str, *, broken: bool, new: bool = False) -> None:
         assert self.session is not None, "not open"
         request = self._next_request
         self._next_request += 1
@@ -260,7 +310,10 @@ class Client:
             state = self._state(number, text, stamp)
             self.session.policies[number] = policy
             self._requests[request] = ("done", number, state)
-        self._send(frames.Subscribe(request, number, text, policy))
+            if new and number in self.wants_valid:
+                self.session.served[number] = Served(state, self.clock())
+        initial = frames.INITIAL_VALID if new and number in self.wants_valid else frames.INITIAL_NONE
+        self._send(frames.Subscribe(request, number, text, policy, initial))
 
     def _state(self, number: int, text: str | None, stamp: int) -> State:
         assert self.session is not None, "not open"
@@ -319,6 +372,8 @@ class Client:
                 self._welcome(frame)
             case frames.Notify():
                 self._notify(frame)
+            case frames.NotifyValid():
+                self._notify_valid(frame)
             case frames.Acknowledged():
                 self._acknowledge(frame)
             case frames.Done(request):
@@ -345,7 +400,7 @@ class Client:
         self._arrived = self._consumed = 0
         self._last.clear()
         for number, (text, policy) in list(self.desired.items()):
-            self._subscribe(number, text, policy, broken=False)
+            self._subscribe(number, text, policy, broken=False, new=True)
         self.pump()
 
     def _acknowledge(self, frame: frames.Acknowledged) -> None:
@@ -364,6 +419,7 @@ class Client:
             self._in_flight.popleft()
         for one in self.publications[self.acknowledged : upto]:
             one.acknowledged = stamp
+            one.acknowledged_ms = self.clock()
             one.rejected = one.sequence in refused
             require(
                 one.rejected == (one.attributes is None),
@@ -372,6 +428,10 @@ class Client:
             self.acknowledged_hook(one)
         self.acknowledged = upto
         self.pump()
+
+    def clock(self) -> int:
+        """Replaced by the world: milliseconds."""
+        return 0
 
     def acknowledged_hook(self, publication: Publication) -> None:
         """Replaced by the world: what must hold at this moment."""
@@ -385,6 +445,13 @@ class Client:
         raise NotImplementedError
 
     def _answered(self, request: int, code: str) -> None:
+        withdrawn = self._withdrawals.pop(request, None)
+        if withdrawn is not None:
+            stamp = self._note(f"{self.name} has {code} for unpublishing #{withdrawn.number}")
+            require(code == "done", f"{self.name}: unpublishing ended with {code}")
+            if withdrawn.withdrawn == NEVER:
+                withdrawn.withdrawn = stamp
+            return
         require(request in self._requests, f"{self.name}: an answer to {request}, which is not pending")
         expected, number, state = self._requests.pop(request)
         stamp = self._note(f"{self.name} has {code} for subscription {number}")
@@ -448,7 +515,54 @@ class Client:
                 assert history is not None, "for the type checker"
                 closed = history[-1].filter is None and history[-1].done != NEVER
                 require(not closed, f"{self.name}: #{publication.number} came for {number} after Done of its close")
+                served = session.served.get(number)
+                if served is not None:
+                    early = served.over == NEVER and history[-1].filter is not None
+                    require(not early, f"{self.name}: #{publication.number} came for {number} before what is valid")
+                    twice = publication.number in served.got
+                    require(not twice, f"{self.name}: #{publication.number} came for {number} as valid and live")
             session.received[publication.number] = Received(stamp, publication, own)
+        self._count_arrived(count)
+
+    def _notify_valid(self, frame: frames.NotifyValid) -> None:
+        session = self.session
+        assert session is not None, "open without a session"
+        served = session.served.get(frame.number)
+        require(served is not None, f"{self.name}: valid ones for {frame.number}, which did not ask for them")
+        assert served is not None, "for the type checker"
+        require(served.opened.done != NEVER, f"{self.name}: valid ones for {frame.number} before its Done")
+        require(served.over == NEVER, f"{self.name}: valid ones for {frame.number} after the last")
+        closed = session.histories[frame.number][-1]
+        require(
+            closed.filter is not None or closed.done == NEVER, f"{self.name}: valid ones for a closed {frame.number}"
+        )
+        count = len(frame.run) // 4
+        require(count > 0 or frame.last, f"{self.name}: an empty frame of valid ones")
+        runs = struct.unpack(f"<{count}I", frame.run)
+        sequences = struct.unpack(f"<{count}Q", frame.sequence)
+        lengths = struct.unpack(f"<{count}I", frame.lengths)
+        require(sum(lengths) == len(frame.payload), f"{self.name}: NotifyValid with a payload of another size")
+        at = 0
+        for run, sequence, length in zip(runs, sequences, lengths, strict=True):
+            publication = self.resolve(frame.runs[run][0], frame.payload[at : at + length])
+            at += length
+            name = f"#{publication.number} = {publication.publisher.name} {sequence}"
+            self._note(f"{self.name} is given {name}, valid, for {frame.number}")
+            require(publication.sequence == sequence, f"{self.name}: {name} came under {sequence}")
+            require(publication.number not in served.got, f"{self.name}: {name} was given twice to {frame.number}")
+            live = session.received.get(publication.number)
+            twice = live is not None and frame.number in live.numbers
+            require(not twice, f"{self.name}: {name} came live to {frame.number}, and is given")
+            last = served.last.get(publication.publisher, 0)
+            require(last < sequence, f"{self.name}: {name} was given to {frame.number} after {last}")
+            served.last[publication.publisher] = sequence
+            served.got[publication.number] = publication
+        if frame.last:
+            served.over = self._note(f"{self.name} has all that is valid for {frame.number}")
+            served.over_ms = self.clock()
+        self._count_arrived(count)
+
+    def _count_arrived(self, count: int) -> None:
         self._arrived += count
         flying = self._arrived - self._consumed
         require(flying <= self.receive_window, f"{self.name}: {flying} in flight, the window is {self.receive_window}")

@@ -42,6 +42,7 @@ class Plan:
     trouble: how often something breaks. scaling: how often another view is wished for, 0 for never.
     wished: the layers that wishes are about. crashes: how often the coordinator dies, where there is trouble.
     deaths: how often a role's process dies, where there is trouble. midst: only during view changes.
+    immortal: a layer of which none dies. validity: how often publications are valid for a while, and wanted so.
     """
 
     config: Config
@@ -54,6 +55,8 @@ class Plan:
     crashes: float
     deaths: float
     midst: bool
+    validity: float
+    immortal: str
     receive_windows: tuple[int, ...]
 
 
@@ -100,6 +103,8 @@ def draw_plan(rng: random.Random) -> Plan:
         crashes=1.0,
         deaths=rng.choice((0.0, 0.5, 2.0)),
         midst=False,
+        validity=0.0,
+        immortal="",
         receive_windows=rng.choice(((1,), (4, 16), (1024,), (1, 4, 1024))),
     )
 
@@ -114,6 +119,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "member_crash": {"scaling": 1.0, "crashes": 0.0, "deaths": 4.0, "midst": True, "trouble": 1.0},
     "crash": {"scaling": 0.0, "crashes": 0.0, "deaths": 6.0, "trouble": 1.0},
     "crash_all": {"scaling": 0.3, "crashes": 2.0, "deaths": 4.0, "trouble": 1.0},
+    "valid": {"validity": 1.0, "immortal": "connection_point"},
+    "valid_crash": {"validity": 1.0, "deaths": 4.0, "trouble": 1.0, "scaling": 0.3},
+    "valid_moves": {"validity": 1.0, "scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0, "deaths": 0.0},
     "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0},
 }
 """What a run is about; the rest is drawn as for `mixed`."""

@@ -15,6 +15,7 @@ from cluster.coordinator import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
+    CONNECTION_POINT,
     COORDINATOR_PEER,
     Answer,
     Died,
@@ -41,6 +42,7 @@ COUNTERS_OF_THE_STOPPED = frozenset(
         "rejected",
         "notifications",
         "dropped",
+        "valid_handed_over",
         *DROPPED_FOR.values(),
     }
 )
@@ -58,6 +60,7 @@ class Scaling:
         self.restarts = 0
         self.troubled = False  # an operation did not simply go from rest to its end
         self.deaths = 0
+        self.doors_died = 0  # connection points among them
         self.news: list[tuple[Peer, int]] = []  # deaths that the coordinator will be told of
         self._crash_armed = False
         world.assembly.starter = self._start
@@ -88,6 +91,7 @@ class Scaling:
         view = assembly.coordinator._view
         if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
             self.deaths += 1  # held for dead, wrongly
+            self.doors_died += peer.layer == CONNECTION_POINT
             self.troubled = True
         self._world.note(f"{peer} is stopped")
         self._count(peer)
@@ -189,13 +193,15 @@ class Scaling:
         view = coordinator._view
         if view is None or coordinator.state is State.GATHERING:
             return
-        alive = [member.peer for member in view.members if member.peer in assembly.roles]
+        immortal = self._world.plan.immortal
+        alive = [one.peer for one in view.members if one.peer in assembly.roles and one.layer != immortal]
         if not alive:
             return
         peer = self._rng.choice(alive)
         phase = "nothing" if transition is None else f"the change to {transition.epoch} at {transition.phase.name}"
         self._world.note(f"{peer} dies during {phase}")
         self.deaths += 1
+        self.doors_died += peer.layer == CONNECTION_POINT
         self.troubled = True
         if self._rng.random() < 0.7:
             self.news.append((peer, assembly.incarnations[peer]))

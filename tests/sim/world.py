@@ -23,10 +23,11 @@ from unittest.mock import patch
 
 import msgpack
 
-from cluster import columns, moving
+from cluster import columns, moving, validity
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
 from cluster.connection_point import DROPPED_FOR, ConnectionPoint
+from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
@@ -58,6 +59,7 @@ from tests.sim.scaling import Scaling
 from tests.sim.trace import Trace
 
 TICK_MS = 50
+VALID_FOR_MS = (100, 1_000, 30_000, UNTIL_UNPUBLISHED)
 HEALING_STEPS = 60_000
 """Far above what a healthy seed needs (some thousands, more where silence alone tells of deaths); more means that
 something never ends."""
@@ -132,7 +134,11 @@ class World:
 
     def run(self) -> None:
         """Play the seed to its end. Raises Violation, or whatever a machine raised."""
-        with patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=60):
+        with (
+            patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=60),
+            # Few enough that answers come in several pieces, and pieces in several turns.
+            patch.multiple(validity, PIECE=3, PIECE_LOOKS=10, LOOKS=4),
+        ):
             self._run()
 
     def _run(self) -> None:
@@ -405,6 +411,7 @@ class World:
         client = Client(name, client_id, instance, window, self.plan.config, self.rng, self.note)
         client.eager = self.rng.random() < 0.6
         client.resolve = self._resolve  # type: ignore[method-assign]
+        client.clock = lambda: self.now_ms  # type: ignore[method-assign]
         client.acknowledged_hook = self._acknowledged  # type: ignore[method-assign]
         client.doubles_may_come = lambda: self.scaling.deaths > 0  # type: ignore[method-assign]
         self.clients.append(client)
@@ -482,6 +489,8 @@ class World:
                 (0.5 * trouble, self._change_pace),
                 (0.4 * trouble, lambda client: client.leave()),
             ]
+            if self.plan.validity:
+                actions += [(2 * self.plan.validity, self._unpublish)]
             if client.asked_to_move:
                 actions += [(3, lambda client: client.leave()), (3, lambda client: client.say_moved())]
         else:
@@ -516,6 +525,8 @@ class World:
             packed = draw_broken(self.rng, number) if attributes is None else msgpack.packb(attributes)
             sequence = len(client.publications) + offset + 1
             publication = Publication(number, client, sequence, packed, attributes)
+            if self.plan.validity and self.rng.random() < 0.6 * self.plan.validity:
+                publication.valid_for_ms = self.rng.choice(VALID_FOR_MS)
             self.publications.append(publication)
             self._by_bytes.setdefault(packed, publication)
             made.append(publication)
@@ -533,7 +544,13 @@ class World:
                 policy = self._policies.choice(LOSSY_POLICIES)
             elif self._policies.random() < 0.25:
                 policy = "disconnect"
-            client.subscribe(self.rng.choice(FILTERS), policy, broken=False)
+            valid = self.plan.validity > 0 and self.rng.random() < 0.6
+            client.subscribe(self.rng.choice(FILTERS), policy, broken=False, valid=valid)
+
+    def _unpublish(self, client: Client) -> None:
+        valid = [one for one in client.publications[: client.acknowledged] if one.valid_for_ms]
+        if valid:
+            client.unpublish(self.rng.choice(valid))
 
     def _update(self, client: Client) -> None:
         if client.desired:
@@ -606,6 +623,9 @@ class World:
         for client in self.clients:
             for session in client.sessions:
                 checker.check_session(session, self.publications, now)
+                lost = self.scaling.doors_died > 0
+                dated = not self._gauge("connection_point", "valid_handed_over")
+                checker.check_served(session, self.publications, now, lost=lost, dated=dated)
             if client.state != "ended":
                 require(client.acknowledged == len(client.publications), f"{client.name}: not all is acknowledged")
         live = [client for client in self.clients if client.state != "ended"]
@@ -681,5 +701,8 @@ class World:
             require(not machine._changes, f"{len(machine._changes)} changes are left at {peer}")
             require(not machine._touched and not machine._gathered, f"work is left at {peer}")
             require(machine._publishers == 0, f"{machine._publishers} publishers are left at {peer}")
+            machine._validity.store.check()
+            asked = machine.gauges()["valid_questions"]
+            require(not asked and not machine._validity._asking, f"{asked} questions are left at {peer}")
         sessions = self.assembly.coordinator.status()["sessions"]
         require(sessions == 0, f"{sessions} sessions are left at the coordinator")
