@@ -108,8 +108,9 @@ class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
     policy: what happens when the client does not keep up: "block", "drop_oldest", "drop_newest", "disconnect", or
             "latest_per_key(attribute)", the name in backticks if it is no identifier. (`policy.py`, `outbox.py`)
             A replaced policy holds for what is matched afterwards.
-    initial: "valid" for a new subscription, not of a durable session, that wants the valid publications that match it, before all others and as
-             NotifyValid; "none" for one that does not, and for an open one, whose initial ones go on as they were.
+    initial: "valid" for a new subscription that wants the valid publications that match it, before all others and as
+             NotifyValid; "none" for one that does not, and for an open one, whose initial ones go on as they were. A
+             durable session's must be "none".
     """
 
     request: int

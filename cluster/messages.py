@@ -653,18 +653,19 @@ class FoundValid(msgspec.Struct, frozen=True, array_like=True, tag_field="conten
 
 
 class WithdrawValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=3, gc=False):
-    """This publication is valid no more. instance: None for any."""
+    """These publications are valid no more. instances: of the publisher's lives; None for all there are."""
 
     query: int
     publisher: str
-    instance: int | None
+    instances: list[int] | None
     sequence: int
 
 
 class WithdrawnValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=4, gc=False):
-    """It is not valid at the sender, and won't be again."""
+    """They are not valid at the sender, and won't be again. instances: as asked, or those that there were."""
 
     query: int
+    instances: list[int]
 
 
 class TakeValid(msgspec.Struct, frozen=True, array_like=True, tag_field="content", tag=5, gc=False):

@@ -64,7 +64,7 @@ class ValidPublications:
         self._settings = settings
         self._valid: SortedDict[Key, Kept] = SortedDict()
         self._expiring: SortedList[tuple[int, Key]] = SortedList()
-        self._withdrawn: OrderedDict[tuple[str, int | None, int], None] = OrderedDict()
+        self._withdrawn: OrderedDict[Key, None] = OrderedDict()
         self.bytes = 0
         """Of all of them, KEPT_BYTES each included."""
 
@@ -76,7 +76,7 @@ class ValidPublications:
 
     def add(self, key: Key, valid: Kept) -> str | None:
         """Keep a publication; return why not, if there is no room for it. One that is here already stays as it is."""
-        if key in self._valid or self._is_withdrawn(key):
+        if key in self._valid or key in self._withdrawn:
             return None
         most, most_bytes = self._settings.publications, self._settings.bytes
         if len(self._valid) >= most:
@@ -91,7 +91,7 @@ class ValidPublications:
         held = self._valid.get(key)
         if held is not None:
             held.settled = held.settled or valid.settled
-        elif not self._is_withdrawn(key):
+        elif key not in self._withdrawn:
             self._put(key, valid)
 
     def _put(self, key: Key, valid: Kept) -> None:
@@ -99,11 +99,6 @@ class ValidPublications:
         self.bytes += len(valid.payload) + KEPT_BYTES
         if valid.expires_ms is not None:
             self._expiring.add((valid.expires_ms, key))
-
-    def _is_withdrawn(self, key: Key) -> bool:
-        publisher, instance, sequence = key
-        withdrawn = self._withdrawn
-        return (publisher, instance, sequence) in withdrawn or (publisher, None, sequence) in withdrawn
 
     def remove(self, key: Key) -> bool:
         """Forget a publication; tell whether it was there."""
@@ -115,23 +110,33 @@ class ValidPublications:
             self._expiring.remove((valid.expires_ms, key))
         return True
 
-    def withdraw(self, publisher: str, instance: int | None, sequence: int) -> None:
-        """Forget what the publisher has sent under this number, in one of its lives or in any, and take it no more."""
-        self._withdrawn[publisher, instance, sequence] = None
-        self._withdrawn.move_to_end((publisher, instance, sequence))
-        if len(self._withdrawn) > WITHDRAWALS_REMEMBERED:
-            self._withdrawn.popitem(last=False)
-        if instance is not None:
-            self.remove((publisher, instance, sequence))
-            return
-        after: Key | None = (publisher, -1, 0)
-        while after is not None:
-            # One step for each life of the publisher, not for each publication.
-            after = next(self._valid.irange(after, inclusive=(False, False)), None)
-            if after is None or after[0] != publisher:
-                return
-            self.remove((publisher, after[1], sequence))
-            after = (publisher, after[1] + 1, -1)
+    def withdraw(self, publisher: str, instances: list[int] | None, sequence: int) -> list[int]:
+        """Forget what the publisher has sent under this number in these of its lives, and take it no more.
+
+        instances: None for all lives that have sent something valid under this number. Returns which these were.
+        """
+        if instances is None:
+            lives = self._lives(publisher)
+            instances = [instance for instance in lives if (publisher, instance, sequence) in self._valid]
+        for instance in instances:
+            key = (publisher, instance, sequence)
+            self.remove(key)
+            self._withdrawn[key] = None
+            self._withdrawn.move_to_end(key)
+            if len(self._withdrawn) > WITHDRAWALS_REMEMBERED:
+                self._withdrawn.popitem(last=False)
+        return instances
+
+    def _lives(self, publisher: str) -> list[int]:
+        """Return the instances of a publisher; one step for each of them, not for each publication."""
+        lives: list[int] = []
+        after: Key = (publisher, -1, 0)
+        while True:
+            following: Key | None = next(self._valid.irange(after), None)
+            if following is None or following[0] != publisher:
+                return lives
+            lives.append(following[1])
+            after = (publisher, following[1] + 1, -1)
 
     def settle(self, publisher: str, instance: int, first: int, last: int) -> None:
         """Take note that these are acknowledged."""

@@ -53,13 +53,18 @@ Asker = tuple[int, int]
 
 @dataclass(slots=True)
 class Withdrawal:
-    """What a client has unpublished. waiting: connection points that have not answered."""
+    """What a client has unpublished.
+
+    instances: None while it is not known which lives have sent something valid under this number; `found` so far. Then
+    all are told these, as what one has may be on its way to another. waiting: those that have not answered.
+    """
 
     session: int
     request: int
     publisher: str
-    instance: int | None
+    instances: list[int] | None
     sequence: int
+    found: set[int]
     waiting: set[int]
     asked_ms: int
 
@@ -163,7 +168,7 @@ class Validity:
             self.found.add(asker)
         withdrawals, self._withdrawals = self._withdrawals, {}
         for one in withdrawals.values():
-            self.unpublish(one.session, one.request, one.publisher, one.instance, one.sequence)
+            self._begin(one.session, one.request, one.publisher, one.instances, one.sequence, one.found)
         self._left = False
         if self._leaving is not None:
             self._leaving = None
@@ -213,20 +218,39 @@ class Validity:
         return len(self._withdrawals) >= WITHDRAWALS_UNDERWAY
 
     def unpublish(self, session: int, request: int, publisher: str, instance: int | None, sequence: int) -> None:
-        """Withdraw a publication everywhere; `withdrawn` has it when that is done."""
-        self.store.withdraw(publisher, instance, sequence)
+        """Withdraw a publication everywhere; `withdrawn` has it when that is done. instance: None for any."""
+        instances = None if instance is None else [instance]
+        self._begin(session, request, publisher, instances, sequence, set())
+
+    def _begin(
+        self,
+        session: int,
+        request: int,
+        publisher: str,
+        instances: list[int] | None,
+        sequence: int,
+        found: set[int],
+    ) -> None:
+        found = found | set(self.store.withdraw(publisher, instances, sequence))
         others = {slot for slot in self._slots if slot != self._slot}
+        one = Withdrawal(session, request, publisher, instances, sequence, found, others, self.now_ms)
         if not others:
-            self.withdrawn.append((session, request))
+            self._answered(one)
             return
         self._next_query += 1
-        withdrawal = Withdrawal(session, request, publisher, instance, sequence, others, self.now_ms)
-        self._withdrawals[self._next_query] = withdrawal
-        self._withdraw(self._next_query, withdrawal)
+        self._withdrawals[self._next_query] = one
+        self._withdraw(self._next_query, one)
 
     def _withdraw(self, query: int, one: Withdrawal) -> None:
         one.asked_ms = self.now_ms
-        self._tell(sorted(one.waiting), WithdrawValid(query, one.publisher, one.instance, one.sequence))
+        self._tell(sorted(one.waiting), WithdrawValid(query, one.publisher, one.instances, one.sequence))
+
+    def _answered(self, one: Withdrawal) -> None:
+        """All have answered."""
+        if one.instances is None and one.found:
+            self._begin(one.session, one.request, one.publisher, sorted(one.found), one.sequence, set())
+        else:
+            self.withdrawn.append((one.session, one.request))
 
     # Leaving ------------------------------------------------------------------------------------------------------
 
@@ -299,16 +323,16 @@ class Validity:
                 self._find(sender, content)
             case FoundValid():
                 self._found(content)
-            case WithdrawValid(query, publisher, instance, sequence):
-                self.store.withdraw(publisher, instance, sequence)
-                self._tell([sender], WithdrawnValid(query))
-            case WithdrawnValid(query):
+            case WithdrawValid(query, publisher, instances, sequence):
+                self._tell([sender], WithdrawnValid(query, self.store.withdraw(publisher, instances, sequence)))
+            case WithdrawnValid(query, instances):
                 withdrawal = self._withdrawals.get(query)
                 if withdrawal is not None:
+                    withdrawal.found.update(instances)
                     withdrawal.waiting.discard(sender)
                     if not withdrawal.waiting:
                         del self._withdrawals[query]
-                        self.withdrawn.append((withdrawal.session, withdrawal.request))
+                        self._answered(withdrawal)
             case TakeValid(query, publications):
                 if not leaving:
                     for one in publications:

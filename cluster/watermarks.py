@@ -23,6 +23,12 @@ class Watermarks:
     def __len__(self) -> int:
         return len(self._upto)
 
+    def copy(self) -> Watermarks:
+        """Return one that goes its own way from here."""
+        twin = Watermarks(self._limit)
+        twin._upto = self._upto.copy()
+        return twin
+
     def upto(self, key: Key) -> int:
         """Return the last sequence that came, 0 for none."""
         return self._upto.get(key, 0)

@@ -17,14 +17,14 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from cluster.client.address import DEFAULT_URL, Connector
 from cluster.client.attributes import AttributePacker, Limits
 from cluster.client.client import Acknowledge, Client, connect
 from cluster.client.notification import Notification
 from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX
-from cluster.client.streams import Policy, Stream, Subscription, SubscriptionGroup
+from cluster.client.streams import Initial, Policy, Stream, Subscription, SubscriptionGroup
 from cluster.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -247,18 +247,29 @@ class BlockingClient:
         """How often the broker ended the connection on purpose, by code; see `Client.disconnections`."""
         return self._client.disconnections
 
-    def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched") -> None:
-        """Publish one reading; see `Client.publish`."""
-        self._thread.run(self._client.publish(attributes, ack=ack))
+    @property
+    def not_kept(self) -> int:
+        """Publications with `valid_for` for which the cluster had no room; see `Client.not_kept`."""
+        return self._client.not_kept
 
-    def publish_many(self, publications: Iterable[Mapping[str, Any]], *, ack: Acknowledge = "matched") -> int:
+    def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched", valid_for: float = 0) -> int:
+        """Publish one reading and return its sequence; see `Client.publish`."""
+        return self._thread.run(self._client.publish(attributes, ack=ack, valid_for=valid_for))
+
+    def unpublish(self, sequence: int, *, instance: int | Literal["any"] | None = None) -> None:
+        """End the validity of a publication; see `Client.unpublish`."""
+        self._thread.run(self._client.unpublish(sequence, instance=instance))
+
+    def publish_many(
+        self, publications: Iterable[Mapping[str, Any]], *, ack: Acknowledge = "matched", valid_for: float = 0
+    ) -> int:
         """Publish readings one after the other; see `Client.publish_many`.
 
         The iterable is read in the calling thread, and may block there: what it has given is sent meanwhile.
         """
         packer = AttributePacker(self._client.limits)
         crossing = _Crossing()
-        future = self._thread.submit(self._client._publish_packed(crossing.batches(), ack))
+        future = self._thread.submit(self._client._publish_packed(crossing.batches(), ack, valid_for))
         future.add_done_callback(lambda _: crossing.abandon())
         try:
             for attributes in publications:
@@ -282,13 +293,18 @@ class BlockingClient:
             future.cancel()
             raise
 
-    def subscribe(self, filter: FilterLike, *, policy: Policy = "block") -> BlockingSubscription:
+    def subscribe(
+        self, filter: FilterLike, *, policy: Policy = "block", initial: Initial = "none"
+    ) -> BlockingSubscription:
         """Open a subscription; see `Client.subscribe`."""
-        return BlockingSubscription(self._thread, self._thread.run(self._client.subscribe(filter, policy=policy)))
+        opened = self._thread.run(self._client.subscribe(filter, policy=policy, initial=initial))
+        return BlockingSubscription(self._thread, opened)
 
-    def subscribe_many(self, filters: Iterable[FilterLike], *, policy: Policy = "block") -> BlockingSubscriptionGroup:
+    def subscribe_many(
+        self, filters: Iterable[FilterLike], *, policy: Policy = "block", initial: Initial = "none"
+    ) -> BlockingSubscriptionGroup:
         """Open many subscriptions with one stream; see `Client.subscribe_many`."""
-        group = self._thread.run(self._client.subscribe_many(list(filters), policy=policy))
+        group = self._thread.run(self._client.subscribe_many(list(filters), policy=policy, initial=initial))
         return BlockingSubscriptionGroup(self._thread, group)
 
     def notifications(self) -> BlockingStream[Stream]:

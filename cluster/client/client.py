@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -37,9 +38,9 @@ from cluster.client.protocol import (
 )
 from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX, Offer
 from cluster.client.requests import Request
-from cluster.client.streams import Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
+from cluster.client.streams import Initial, Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
 from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RefusedError, RejectedError
-from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE
+from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE, UNTIL_UNPUBLISHED
 
 if TYPE_CHECKING:
     from cluster.client.filters import FilterLike
@@ -285,6 +286,11 @@ class Client:
         return self._publishing.rejected_count
 
     @property
+    def not_kept(self) -> int:
+        """Publications with `valid_for` that the cluster delivered and for which it had no room to keep them."""
+        return self._publishing.not_kept_count
+
+    @property
     def dropped(self) -> Mapping[str, int]:
         """Distinct notifications that the broker dropped as this client did not keep up, by reason. A live view."""
         return MappingProxyType(self._protocol.delivery.dropped)
@@ -304,27 +310,33 @@ class Client:
 
     # Publishing --------------------------------------------------------------------------------------------------
 
-    async def publish(self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched") -> None:
-        """Publish one reading.
+    async def publish(
+        self, attributes: Mapping[str, Any], *, ack: Acknowledge = "matched", valid_for: float = 0
+    ) -> int:
+        """Publish one reading; return its sequence, by which `unpublish` knows it.
 
         Shape:   name -> bool, int, float, str or None; nested mappings are flattened with dots.
         Returns: with "matched", when it is matched and handed to every connection point with a subscriber for it; with
                  "none", when there was room in the window and it has its place in what is written next.
+        valid_for: seconds for which it is also given to new subscriptions with initial="valid"; math.inf for until it
+                 is unpublished, 0 for not at all. Rounded to milliseconds.
         Waits:   while the window is used up or the connection is renewed.
-        Raises:  RejectedError, from here for what can't be published, nothing being sent; or from the cluster. For
-                 "none" the latter is only counted (`rejected`). ConnectionLostError when the client has ended: the
-                 publication may have been delivered or not.
+        Raises:  RejectedError, from here for what can't be published, nothing being sent; or from the cluster, also
+                 when it was delivered to those who listen and there was no room to keep it as valid. For "none" the
+                 latter is only counted (`rejected`, `not_kept`). ValueError for a bad argument.
+                 ConnectionLostError when the client has ended: the publication may have been delivered or not.
         """
         level = _level(ack)
+        valid_for_ms = _valid_for_ms(valid_for)
         packed = self._packer.pack(attributes)
         if self._failure is not None or self._leaving:
             raise self._lost()
-        offer = Offer((packed,), level)
+        offer = Offer((packed,), level, None, valid_for_ms)
         admitted = self._publishing.offer(offer)
         if admitted:
             self._flush_publications()
             if level == ACKNOWLEDGE_NONE:
-                return
+                return offer.first_sequence
         future = asyncio.get_running_loop().create_future()
 
         def changed(offer: Offer) -> None:
@@ -342,15 +354,41 @@ class Client:
         if offer.rejected:
             sequence, reason = offer.rejected[0]
             raise RejectedError(reason, sequence=sequence)
+        return offer.first_sequence
+
+    async def unpublish(self, sequence: int, *, instance: int | Literal["any"] | None = None) -> None:
+        """End the validity of a publication of this client id; nothing happens to one that is not valid.
+
+        sequence: as `publish` returned it. instance: of the client that published it (`Notification.instance`), "any"
+                  for whichever; None for this one.
+        Returns:  when no connection point has it any more: a subscription opened after this is not given it.
+        Raises:   ConnectionLostError when the client has ended. Cancelling this does not take it back.
+        """
+        self._check_open()
+        if not 0 < sequence < 1 << 62:
+            raise ValueError(f"sequence is {sequence}, it must be one that publish has returned")
+        future = asyncio.get_running_loop().create_future()
+
+        def settled(request: Request) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        own = self._protocol.instance if instance is None else instance
+        request = self._protocol.requests.unpublish(None if own == "any" else own, sequence, settled)
+        self._flush_soon()
+        await future
+        self._raise_unless_done(request)
 
     async def publish_many(
         self,
         publications: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
         *,
         ack: Acknowledge = "matched",
+        valid_for: float = 0,
     ) -> int:
         """Publish readings one after the other without waiting for each; return how many.
 
+        valid_for: of each, as in `publish`.
         An ordinary iterable is read in batches, as fast as the window allows; an asynchronous one is read one by one,
         and what it has given is sent whenever it waits.
         Returns: as `publish`, when that is so for all of them.
@@ -359,7 +397,7 @@ class Client:
                  passes through. In all these cases everything before is published.
                  ConnectionLostError when the client has ended.
         """
-        progress = _Progress(self, _level(ack))
+        progress = _Progress(self, _level(ack), _valid_for_ms(valid_for))
         try:
             if isinstance(publications, AsyncIterable):
                 async for attributes in publications:
@@ -400,9 +438,9 @@ class Client:
             return batch, False, error
         return batch, False, None
 
-    async def _publish_packed(self, batches: AsyncIterable[list[bytes]], ack: Acknowledge) -> int:
+    async def _publish_packed(self, batches: AsyncIterable[list[bytes]], ack: Acknowledge, valid_for: float = 0) -> int:
         """As publish_many, for publications that were packed elsewhere."""
-        progress = _Progress(self, _level(ack))
+        progress = _Progress(self, _level(ack), _valid_for_ms(valid_for))
         async for batch in batches:
             await progress.add(batch)
         await progress.settle()
@@ -415,10 +453,15 @@ class Client:
 
     # Subscribing -------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, filter: FilterLike, *, policy: Policy = "block") -> Subscription:
+    async def subscribe(
+        self, filter: FilterLike, *, policy: Policy = "block", initial: Initial = "none"
+    ) -> Subscription:
         """Open a subscription; everything published after this returns is matched.
 
         filter: text, JSON form, or Python expression.
+        initial: "valid" to be given first what was published with `valid_for` and is valid now, each publication once,
+                each publisher's in its order; then what comes live. `Notification.initial` tells the one from the
+                other. After a lost connection it is given what is valid then, without what it has had.
         policy: what the broker does when this client does not keep up. It holds a queue for each client, of
                 `flow.queue_messages` and `flow.queue_bytes`, for what has no place in the receive window.
                 "block"                      slows the publishers down
@@ -437,7 +480,7 @@ class Client:
         """
         text = filter_text(filter)
         subscription = Subscription(self, policy)
-        await self._open(subscription, [text], policy)
+        await self._open(subscription, [text], policy, initial)
         return subscription
 
     async def take_up(self, id: int) -> Subscription:
@@ -457,14 +500,17 @@ class Client:
         self._protocol.take_up((id,), subscription._inbox)
         return subscription
 
-    async def subscribe_many(self, filters: Iterable[FilterLike], *, policy: Policy = "block") -> SubscriptionGroup:
+    async def subscribe_many(
+        self, filters: Iterable[FilterLike], *, policy: Policy = "block", initial: Initial = "none"
+    ) -> SubscriptionGroup:
         """Open many subscriptions with one stream, all or none; the requests are pipelined.
 
+        initial: as in `subscribe`, for each of them: what several match is given for each.
         Raises: as `subscribe`; the refusal of the first filter that was refused, whose place the reason tells.
         """
         texts = [filter_text(filter) for filter in filters]
         group = SubscriptionGroup(self, policy)
-        await self._open(group, texts, policy)
+        await self._open(group, texts, policy, initial)
         return group
 
     def notifications(self) -> Notifications:
@@ -481,8 +527,13 @@ class Client:
         self._streams[stream._inbox] = stream
         return stream
 
-    async def _open(self, stream: Subscription | SubscriptionGroup, filters: list[str], policy: Policy) -> None:
+    async def _open(
+        self, stream: Subscription | SubscriptionGroup, filters: list[str], policy: Policy, initial: Initial
+    ) -> None:
         self._check_open()
+        if initial not in ("none", "valid"):
+            raise ValueError(f"initial is {initial!r}, it must be 'none' or 'valid'")
+        valid = initial == "valid"
         protocol = self._protocol
         future = asyncio.get_running_loop().create_future()
         unanswered = len(filters)
@@ -501,14 +552,14 @@ class Client:
         taken_up: list[int] = []
         try:
             for text in filters:
-                known = left_behind.pop((text, policy), None) if left_behind else None
+                known = left_behind.pop((text, policy), None) if left_behind and not valid else None
                 if known is not None:
                     unanswered -= 1
                     taken_up.append(known)
                     numbers.append(known)
                     continue
-                request = protocol.requests.open(text, policy, settled)
-                protocol.delivery.open(request.number, stream._inbox)
+                request = protocol.requests.open(text, policy, settled, valid=valid)
+                protocol.delivery.open(request.number, stream._inbox, valid=valid)
                 opened.append(request)
                 numbers.append(request.number)
             stream._numbers = tuple(numbers)
@@ -910,9 +961,10 @@ class Client:
 class _Progress:
     """One call of publish_many: what it has offered and has not heard of."""
 
-    def __init__(self, client: Client, level: int) -> None:
+    def __init__(self, client: Client, level: int, valid_for_ms: int) -> None:
         self._client = client
         self._level = level
+        self._valid_for_ms = valid_for_ms
         self._unsettled = 0
         self._lost = False
         self._waiter: asyncio.Future[None] | None = None
@@ -924,7 +976,7 @@ class _Progress:
         """Offer a batch; return when it has its numbers."""
         client = self._client
         client._check_open()
-        offer = Offer(packed, self._level, self._changed)
+        offer = Offer(packed, self._level, self._changed, self._valid_for_ms)
         self.count += len(packed)
         if client._publishing.offer(offer):
             if not offer.settled:
@@ -974,6 +1026,14 @@ def _level(ack: str) -> int:
     if level is None:
         raise ValueError(f"ack is {ack!r}, it must be one of {', '.join(map(repr, _LEVELS))}")
     return level
+
+
+def _valid_for_ms(seconds: float) -> int:
+    if seconds == math.inf:
+        return UNTIL_UNPUBLISHED
+    if not 0 <= seconds < 1 << 40:
+        raise ValueError(f"valid_for is {seconds!r}, it must be a number of seconds, or math.inf for until unpublished")
+    return max(round(seconds * 1000), 1) if seconds else 0
 
 
 def _at_place(error: KittiwakeError, place: int) -> KittiwakeError:

@@ -30,8 +30,9 @@ from collections.abc import Collection, Iterable
 
 from cluster.client.notification import Notification, decode_numbers
 from cluster.client.positions import Positions
+from cluster.client.served import Served
 from cluster.errors import CodecError
-from cluster.frames import Dropped, Notify
+from cluster.frames import Dropped, Notify, NotifyValid
 from cluster.watermarks import Watermarks
 
 _KEYS_KEPT = 4096
@@ -80,6 +81,8 @@ class Delivery:
         """Notifications that came again after a fault and were left out."""
         self.watermarks = Watermarks(_PUBLISHERS_KEPT)
         self.wide: Inbox | None = None
+        self._served: dict[int, Served] = {}
+        """Of the numbers that are given what is valid."""
         self.positions: Positions | None = None
         """Of a durable session."""
         self.left_behind: Inbox | None = None
@@ -97,8 +100,10 @@ class Delivery:
 
     # Inboxes -----------------------------------------------------------------------------------------------------
 
-    def open(self, number: int, inbox: Inbox) -> None:
-        """Send what matches subscription `number` to the inbox from now on."""
+    def open(self, number: int, inbox: Inbox, *, valid: bool = False) -> None:
+        """Send what matches subscription `number` to the inbox from now on. valid: and before, what is valid."""
+        if valid:
+            self._served[number] = Served()
         self._inboxes[number] = inbox
         inbox.numbers.add(number)
         self._stale = True
@@ -106,6 +111,7 @@ class Delivery:
     def forget(self, number: int) -> None:
         """The broker will not use the number any more."""
         self._stray.discard(number)
+        self._served.pop(number, None)
         inbox = self._inboxes.pop(number, None)
         if inbox is not None:
             inbox.numbers.discard(number)
@@ -151,6 +157,7 @@ class Delivery:
     def abandon(self) -> None:
         """Forget every inbox, at the end of the client; what lies in them may still be taken."""
         self._inboxes.clear()
+        self._served.clear()
         self._stray.clear()
         self.wide = None
         self._stale = True
@@ -231,6 +238,10 @@ class Delivery:
                 lying.add(id(notification))
         self.window = max(1, min(self._window_full, 2 * self._window_full - len(lying)))
         self._step = max(1, self.window // 4)
+        if self._served:
+            came = self.watermarks.copy()
+            for served in self._served.values():
+                served.connecting(came)
         self.received = self.taken = self.reported = 0
         self.report_at = self._step
         return self.window
@@ -402,7 +413,44 @@ class Delivery:
         former.queue.clear()
         former.queue.extend(rest)
 
-    def deliver(self, run: Run, sequence: int, payload: bytes, numbers: bytes, *, counted: bool) -> set[Inbox]:
+    def notify_valid(self, frame: NotifyValid, *, counted: bool) -> set[Inbox]:
+        """Put what is valid into the subscription's inbox, but for what it has been given before; return as `notify`.
+
+        counted: it came on the present connection's credit, and is counted as received already.
+        Raises: CodecError where the columns do not fit each other; nothing is delivered then.
+        """
+        count = len(frame.run) // 4
+        try:
+            number = struct.pack("<I", frame.number)
+        except struct.error as error:
+            raise CodecError(f"valid publications for subscription {frame.number}") from error
+        ones = b"\1\0\0\0" * count
+        columns = Notify(frame.runs, frame.run, frame.sequence, frame.lengths, ones, number * count, frame.payload)
+        of_run, sequences, lengths, _ = columns_of(columns)
+        served = self._served.get(frame.number)
+        touched: set[Inbox] = set()
+        at = 0
+        for run, sequence, length in zip(of_run, sequences, lengths, strict=True):
+            payload = frame.payload[at : at + length]
+            at += length
+            if served is None or served.take(run[:2], sequence):
+                touched |= self.deliver(run, sequence, payload, number, counted=counted, initial=True)
+            elif counted:
+                self.pass_over()
+        if served is not None and frame.last:
+            served.complete = True
+        return touched
+
+    def former_came(self) -> None:
+        """Everything of a former session has come that ever will."""
+        if self._served:
+            came = self.watermarks.copy()
+            for served in self._served.values():
+                served.came(came)
+
+    def deliver(
+        self, run: Run, sequence: int, payload: bytes, numbers: bytes, *, counted: bool, initial: bool = False
+    ) -> set[Inbox]:
         """Put one notification into its inboxes; return them. counted: it came on the present connection's credit."""
         if self._stale:
             self._derive()
@@ -411,7 +459,7 @@ class Delivery:
         if not chosen:
             self.taken += counted
         # Off the credit, `took` counts below 0 and never meets it.
-        notification = Notification(run, sequence, payload, ids, len(chosen) if counted else 0)
+        notification = Notification(run, sequence, payload, ids, len(chosen) if counted else 0, initial=initial)
         for inbox in chosen:
             inbox.queue.append(notification)
         return set(chosen)

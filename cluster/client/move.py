@@ -4,7 +4,8 @@ A connection point that is to leave says Move. The client goes on at another one
 restores its subscriptions there and sends again what is not acknowledged. But the former connection stays for a while
 and is this machine's: its notifications are delivered as they come, and those of the new connection are held until the
 former one is at its end. Every publication is matched for the former session, for the new one, or for both; one that
-came by both is delivered once. When the new session holds everything, the former connection point is told (Moved), and
+came by both is delivered once. What the new session is given as valid is held too, and of that what the former one
+has brought is left out. When the new session holds everything, the former connection point is told (Moved), and
 it says Bye when all that was matched before has come. Until then no subscription is opened, changed or closed, so that
 both sessions have the same ones.
 
@@ -18,13 +19,12 @@ A notification is the same if publisher, instance and sequence are. What is held
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.client.delivery import Delivery, Inbox, Run, columns_of
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.errors import CodecError
-from cluster.frames import Bye, Consumed, Dropped, Goodbye, Moved, Notify, Ping, Pong
+from cluster.frames import Bye, Consumed, Dropped, Goodbye, Moved, Notify, NotifyValid, Ping, Pong
 
 Key = tuple[str, int, int]
 """(publisher, instance, sequence)."""
@@ -55,6 +55,7 @@ class FormerSession:
         self._reader = reader
         self._delivery = delivery
         self._held: dict[Key, One] = {}
+        self._held_valid: list[NotifyValid] = []
         self._arrived = delivery.received
         self.over = False
         self._output: list[bytes] = []
@@ -85,6 +86,9 @@ class FormerSession:
                 match frame:
                     case Notify():
                         touched |= self._notify(frame)
+                    case NotifyValid():
+                        touched |= self._delivery.notify_valid(frame, counted=False)
+                        self._count_arrived(len(frame.run) // 4)
                     case Dropped():
                         self._delivery.drop(frame)
                     case Ping():
@@ -99,16 +103,21 @@ class FormerSession:
 
     def _notify(self, frame: Notify) -> set[Inbox]:
         touched: set[Inbox] = set()
-        for one in split(frame):
-            self._arrived += 1
+        ones = split(frame)
+        for one in ones:
             if self._delivery.watermarks.raise_to(one.run[:2], one.sequence):
                 touched |= self._delivery.deliver(one.run, one.sequence, one.payload, one.numbers, counted=False)
             other = self._held.pop(one.key, None)
             if other is not None and other.counted:
                 self._delivery.pass_over()
-        # The application's pace is the new connection's business; what comes here is bounded by what is underway.
-        self._output.append(encode_frame(Consumed(self._arrived)))
+        self._count_arrived(len(ones))
         return touched
+
+    def _count_arrived(self, count: int) -> None:
+        # The application's pace is the new connection's business; what comes here is bounded by what is underway.
+        self._arrived += count
+        if count:
+            self._output.append(encode_frame(Consumed(self._arrived)))
 
     # The new connection ------------------------------------------------------------------------------------------
 
@@ -120,10 +129,18 @@ class FormerSession:
             else:
                 self._held[one.key] = one
 
+    def hold_valid(self, frame: NotifyValid) -> None:
+        """Take a frame of valid ones of the new connection."""
+        self._held_valid.append(frame)
+
     def end(self) -> set[Inbox]:
         """The former connection is at its end: deliver what is held; return the inboxes that got something."""
         self.over = True
         touched: set[Inbox] = set()
+        self._delivery.former_came()
+        for frame in self._held_valid:
+            touched |= self._delivery.notify_valid(frame, counted=True)
+        self._held_valid.clear()
         held, self._held = self._held, {}
         for one in held.values():
             if not self._delivery.watermarks.raise_to(one.run[:2], one.sequence):
@@ -135,10 +152,11 @@ class FormerSession:
 
     def disconnected(self) -> None:
         """The new connection is lost: what it has brought nobody brings again, but it is on no credit any more."""
+        self._held_valid.clear()  # the next one is given it again
         self._held = {key: one._replace(counted=False) for key, one in self._held.items()}
 
 
-def split(frame: Notify) -> Iterable[One]:
+def split(frame: Notify) -> list[One]:
     """Return the notifications of a frame, one by one. Raises CodecError where its columns do not fit."""
     of_run, sequences, lengths, matches = columns_of(frame)
     result = []

@@ -35,6 +35,8 @@ class Notification(msgspec.Struct, gc=False, eq=False, weakref=False):
     redelivered: bool = False
     """It may have been delivered before, to this program or an earlier one, and was not acknowledged."""
     _positions: Positions | None = None
+    initial: bool = False
+    """It was valid when its subscription was opened, or restored after a lost connection; False for a live one."""
 
     @property
     def attributes(self) -> dict[str, Value]:

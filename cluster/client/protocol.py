@@ -49,6 +49,7 @@ from cluster.frames import (
     Hello,
     Move,
     Notify,
+    NotifyValid,
     Ping,
     Pong,
     Refused,
@@ -279,6 +280,14 @@ class ClientProtocol:
                 self.former.hold(frame)
                 return
             touched = self.delivery.notify(frame)
+            if touched:
+                outcomes.append(Arrived(touched))
+        elif isinstance(frame, NotifyValid):
+            self.delivery.hold(len(frame.run) // 4)
+            if self.former is not None:
+                self.former.hold_valid(frame)
+                return
+            touched = self.delivery.notify_valid(frame, counted=True)
             if touched:
                 outcomes.append(Arrived(touched))
         elif isinstance(frame, Acknowledged):

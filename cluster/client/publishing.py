@@ -9,8 +9,8 @@ Numbers are given in the order of the offers, without holes, and only when there
 withdrawn offer leaves no hole, and publications that nobody can take do not pile up here: what is admitted is at most
 the broker's window, or one offer where that alone is larger. When the connection ends, what was sent
 counts as waiting again; the next connection gets it under the same numbers, and the broker drops what it has
-already. Consecutive offers of one acknowledgement level are joined into a chunk, which becomes one Publish frame;
-a chunk is cut again where the credit or the frame limit of a later connection asks for it.
+already. Consecutive offers of one acknowledgement level and validity are joined into a chunk, which becomes one Publish
+frame; a chunk is cut again where the credit or the frame limit of a later connection asks for it.
 
 No clock, no socket: the caller passes on what `take` returns and what the broker answers.
 """
@@ -35,7 +35,8 @@ class Offer:
     """Publications that are admitted together, in order.
 
     first_sequence: 0 until admitted; then the number of the first.
-    rejected:       (sequence, reason) of those that the cluster refused; complete when settled.
+    rejected:       (sequence, reason) of those that the cluster refused, or did not keep as valid; complete when
+                    settled.
     settled:        with acknowledgement: everything in it is acknowledged or rejected; without: it is admitted.
     lost:           the client ended before it was settled.
     changed:        called with the offer, by the shell and not by this machine, when it is admitted later than at
@@ -51,13 +52,19 @@ class Offer:
         "rejected",
         "settled",
         "size",
+        "valid_for_ms",
         "withdrawn",
     )
 
     def __init__(
-        self, packed: Sequence[bytes], acknowledge: int, changed: Callable[[Offer], None] | None = None
+        self,
+        packed: Sequence[bytes],
+        acknowledge: int,
+        changed: Callable[[Offer], None] | None = None,
+        valid_for_ms: int = 0,
     ) -> None:
         self.packed: Sequence[bytes] = packed
+        self.valid_for_ms = valid_for_ms
         self.acknowledge = acknowledge
         self.changed = changed
         self.first_sequence = 0
@@ -69,13 +76,15 @@ class Offer:
 
 
 class _Chunk:
-    """Consecutive publications of one level: `packed[start:]`, the first of them numbered `first_sequence`."""
+    """Consecutive publications of one level and validity: `packed[start:]`, the first of them numbered
+    `first_sequence`."""
 
-    __slots__ = ("acknowledge", "first_sequence", "packed", "size", "start")
+    __slots__ = ("acknowledge", "first_sequence", "packed", "size", "start", "valid_for_ms")
 
-    def __init__(self, first_sequence: int, acknowledge: int) -> None:
+    def __init__(self, first_sequence: int, acknowledge: int, valid_for_ms: int) -> None:
         self.first_sequence = first_sequence
         self.acknowledge = acknowledge
+        self.valid_for_ms = valid_for_ms
         self.packed: list[bytes] = []
         self.start = 0
         self.size = 0
@@ -100,7 +109,7 @@ class _Chunk:
 
     def cut(self, count: int) -> _Chunk:
         """Split the first ones off and return them as a chunk of their own."""
-        head = _Chunk(self.first_sequence, self.acknowledge)
+        head = _Chunk(self.first_sequence, self.acknowledge, self.valid_for_ms)
         head.packed = self.packed[self.start : self.start + count]
         head.size = self.skip(count)
         return head
@@ -121,6 +130,8 @@ class Publishing:
         """Everything up to here is settled; always < next_sequence."""
         self.rejected_count = 0
         """Publications that the cluster refused, over the life of the client, whatever the level."""
+        self.not_kept_count = 0
+        """Publications that the cluster matched and did not keep as valid."""
         self._connected = False
         self._in_flight_upto = self.acknowledged
         """The last number written on this connection, or `acknowledged` if that is larger."""
@@ -194,7 +205,9 @@ class Publishing:
         self.window, self.window_bytes = frame.window, frame.window_bytes
         changed: list[Offer] = []
         if frame.rejected:
-            self._reject(frame.rejected, upto)
+            self.rejected_count += self._reject(frame.rejected, upto)
+        if frame.not_kept:
+            self.not_kept_count += self._reject(frame.not_kept, upto)
         if upto > self.acknowledged:
             self._in_flight_size -= self._forget(self._sent, upto)
             self._forget(self._waiting, upto)
@@ -228,6 +241,7 @@ class Publishing:
                         chunk.acknowledge,
                         struct.pack(f"<{len(packed)}I", *map(len, packed)),
                         b"".join(packed),
+                        chunk.valid_for_ms,
                     )
                 )
             )
@@ -278,12 +292,13 @@ class Publishing:
         acknowledge = offer.acknowledge
         limit = min(CHUNK_BYTES_MAX, self.frame_bytes)
         chunk = self._waiting[-1] if self._waiting else None
-        if chunk is not None and (chunk.acknowledge != acknowledge or chunk.size >= limit):
+        alike = chunk is not None and (chunk.acknowledge, chunk.valid_for_ms) == (acknowledge, offer.valid_for_ms)
+        if chunk is not None and (not alike or chunk.size >= limit):
             chunk = None
         for packed in offer.packed:
             size = len(packed)
             if chunk is None or chunk.size + size > limit or len(chunk.packed) - chunk.start >= CHUNK_COUNT_MAX:
-                chunk = _Chunk(sequence, acknowledge)
+                chunk = _Chunk(sequence, acknowledge, offer.valid_for_ms)
                 self._waiting.append(chunk)
             chunk.packed.append(packed)
             chunk.size += size
@@ -338,12 +353,15 @@ class Publishing:
         self._size -= size
         return size
 
-    def _reject(self, rejected: list[tuple[int, str]], upto: int) -> None:
+    def _reject(self, rejected: list[tuple[int, str]], upto: int) -> int:
+        """Tell the offers; return how many publications it is about."""
+        count = 0
         for sequence, reason in rejected:
             if not self.acknowledged < sequence <= upto:
                 continue
-            self.rejected_count += 1
+            count += 1
             for offer in self._unsettled:
                 if offer.first_sequence <= sequence < offer.first_sequence + len(offer.packed):
                     offer.rejected.append((sequence, reason))
                     break
+        return count

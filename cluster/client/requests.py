@@ -1,9 +1,9 @@
 """The subscriptions that this client holds, and its requests that have no answer yet.
 
-Every change of a subscription is a request: open, update, close. A request stays here until Done or Refused; where
-the connection ends first it is sent again on the next one, after the subscriptions that were held have been
-restored under their numbers with the filter last confirmed. So a lost connection never leaves a request undecided, and
-an update that was under way is decided by the broker again.
+Every change of a subscription is a request: open, update, close; and so is the end of a publication's validity. A
+request stays here until Done or Refused; where the connection ends first it is sent again on the next one, after the
+subscriptions that were held have been restored under their numbers with the filter last confirmed. So a lost connection
+never leaves a request undecided, and an update that was under way is decided by the broker again.
 
     number free -> opening -> held -> closing -> free          each arrow is an answer; opening -> free when refused
 
@@ -20,22 +20,34 @@ from typing import Literal
 
 from cluster.codec import encode_frame
 from cluster.errors import CodecError, FilterError, KittiwakeError, PolicyError, RefusedError
-from cluster.frames import SUBSCRIPTION_BITS, Done, Refused, Subscribe, Unsubscribe
+from cluster.frames import (
+    INITIAL_NONE,
+    INITIAL_VALID,
+    SUBSCRIPTION_BITS,
+    Done,
+    Refused,
+    Subscribe,
+    Unpublish,
+    Unsubscribe,
+)
 
 NUMBER_COUNT = 1 << SUBSCRIPTION_BITS
 
-Kind = Literal["open", "update", "close", "restore"]
+NO_NUMBER = -1
+"""Of a request that is about no subscription."""
+
+Kind = Literal["open", "update", "close", "restore", "unpublish"]
 
 
 class Request:
-    """One change of one subscription.
+    """One change of one subscription, or the end of a publication's validity (instance, sequence).
 
     error:   set when the broker refused it.
     lost:    the client ended before it was answered.
     settled: called with the request, by the shell and not by this machine, once it is answered or lost.
     """
 
-    __slots__ = ("error", "filter", "id", "kind", "lost", "number", "policy", "settled")
+    __slots__ = ("error", "filter", "id", "instance", "kind", "lost", "number", "policy", "sequence", "settled")
 
     def __init__(
         self,
@@ -52,14 +64,18 @@ class Request:
         self.filter = filter
         self.policy = policy
         self.settled = settled
+        self.instance: int | None = None
+        self.sequence = 0
         self.error: KittiwakeError | None = None
         self.lost = False
 
 
 class _Entry:
-    __slots__ = ("closing", "filter", "policy")
+    __slots__ = ("closing", "filter", "policy", "valid")
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, valid: bool) -> None:
+        self.valid = valid
+        """It is to be given what is valid, whenever it is opened."""
         self.filter: str | None = None
         """The filter that the broker has confirmed; None while opening."""
         self.policy = policy
@@ -100,8 +116,15 @@ class Requests:
         """Numbers that the broker may know."""
         return len(self._entries)
 
-    def open(self, filter: str, policy: str, settled: Callable[[Request], None] | None = None) -> Request:
-        """Ask for a subscription under a new number.
+    def open(
+        self,
+        filter: str,
+        policy: str,
+        settled: Callable[[Request], None] | None = None,
+        *,
+        valid: bool = False,
+    ) -> Request:
+        """Ask for a subscription under a new number. valid: with what is valid then.
 
         Raises: RefusedError when all 2**20 numbers are taken.
         """
@@ -112,7 +135,7 @@ class Requests:
             self._next_number = (self._next_number + 1) % NUMBER_COUNT
         number = self._next_number
         self._next_number = (number + 1) % NUMBER_COUNT
-        self._entries[number] = _Entry(policy)
+        self._entries[number] = _Entry(policy, valid)
         return self._request("open", number, filter, policy, settled)
 
     def update(self, number: int, filter: str, settled: Callable[[Request], None] | None = None) -> Request:
@@ -128,9 +151,15 @@ class Requests:
 
     def adopt(self, number: int, filter: str, policy: str) -> None:
         """The broker holds this subscription, which an earlier instance of this client has opened."""
-        entry = self._entries.setdefault(number, _Entry(policy))
+        entry = self._entries.setdefault(number, _Entry(policy, False))
         entry.filter = filter
         self._next_number = max(self._next_number, (number + 1) % NUMBER_COUNT)
+
+    def unpublish(
+        self, instance: int | None, sequence: int, settled: Callable[[Request], None] | None = None
+    ) -> Request:
+        """Ask for the end of a publication's validity. instance: of the life that published it, None for any."""
+        return self._request("unpublish", NO_NUMBER, "", "", settled, instance, sequence)
 
     def connected(self, *, waiting: bool = False, held: Collection[int] = ()) -> None:
         """Begin a connection: restore what is held, repeat what is pending.
@@ -174,6 +203,10 @@ class Requests:
         if request is None:
             raise CodecError(f"request {frame.request} was answered, which was not asked")
         self._restoring.discard(request.id)
+        if request.kind == "unpublish":
+            if isinstance(frame, Refused):
+                request.error = refusal(frame)
+            return request
         entry = self._entries[request.number]
         if request.kind == "close":
             del self._entries[request.number]
@@ -207,7 +240,8 @@ class Requests:
     def check(self) -> None:
         """Assert every invariant; costly, for tests."""
         assert all(request.id == id for id, request in self._pending.items())
-        assert all(request.number in self._entries for request in self._pending.values())
+        about = (request for request in self._pending.values() if request.kind != "unpublish")
+        assert all(request.number in self._entries for request in about)
         assert self._restoring <= self._pending.keys()
         for number, entry in self._entries.items():
             kinds = [request.kind for request in self._pending.values() if request.number == number]
@@ -221,8 +255,11 @@ class Requests:
         filter: str,
         policy: str,
         settled: Callable[[Request], None] | None,
+        instance: int | None = None,
+        sequence: int = 0,
     ) -> Request:
         request = Request(self._next_id, kind, number, filter, policy, settled)
+        request.instance, request.sequence = instance, sequence
         self._next_id += 1
         self._pending[request.id] = request
         if self._connected and (kind == "restore" or not self._waiting):
@@ -232,8 +269,12 @@ class Requests:
     def _send(self, request: Request) -> None:
         if request.kind == "close":
             self._output.append(encode_frame(Unsubscribe(request.id, request.number)))
+        elif request.kind == "unpublish":
+            self._output.append(encode_frame(Unpublish(request.id, request.instance, request.sequence)))
         else:
-            frame = Subscribe(request.id, request.number, request.filter, request.policy)
+            valid = request.kind != "update" and self._entries[request.number].valid
+            initial = INITIAL_VALID if valid else INITIAL_NONE
+            frame = Subscribe(request.id, request.number, request.filter, request.policy, initial)
             self._output.append(encode_frame(frame))
 
 

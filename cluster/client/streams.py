@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cluster.client.client import Client
     from cluster.client.filters import FilterLike
 
+Initial = Literal["none", "valid"]
+"""Which publications of before a subscription is given: none, or those that are valid when it is opened."""
 Policy = str
 """What the broker does when a stream is not read in time: "block", "drop_oldest", "drop_newest", "disconnect", or
 "latest_per_key(attribute)", which `latest_per_key("attribute")` spells for any name. The broker judges it."""

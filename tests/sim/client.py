@@ -168,7 +168,7 @@ class Client:
         self.acknowledged = 0
         self.desired: dict[int, tuple[str, str]] = {}  # number -> filter, policy
         self.wants_valid: set[int] = set()  # numbers
-        self._withdrawals: dict[int, Publication] = {}  # by request
+        self._withdrawals: dict[int, list[Publication]] = {}  # by request
         self._next_number = 0
         self._next_request = 0
         self._requests: dict[int, tuple[str, int, State | None]] = {}  # request -> expected answer, number, state
@@ -272,16 +272,16 @@ class Client:
             payload = b"".join(one.packed for one in chosen)
             self._send(frames.Publish(chosen[0].sequence, level, lengths, payload, chosen[0].valid_for_ms))
 
-    def unpublish(self, publication: Publication) -> None:
-        """Say that it is valid no more."""
+    def unpublish(self, instance: int | None, sequence: int, publications: list[Publication]) -> None:
+        """Say that what came under this number is valid no more; publications: those that it is about."""
         request = self._next_request
         self._next_request += 1
-        stamp = self._note(f"{self.name} unpublishes {publication.sequence} = #{publication.number}")
-        if publication.withdrawal == NEVER:
-            publication.withdrawal = stamp
-        self._withdrawals[request] = publication
-        instance = self._rng.choice((self.instance, None))
-        self._send(frames.Unpublish(request, instance, publication.sequence))
+        stamp = self._note(f"{self.name} unpublishes {sequence} = {[f'#{one.number}' for one in publications]}")
+        for one in publications:
+            if one.withdrawal == NEVER:
+                one.withdrawal = stamp
+        self._withdrawals[request] = publications
+        self._send(frames.Unpublish(request, instance, sequence))
 
     def subscribe(self, text: str, policy: str, *, broken: bool, valid: bool = False) -> None:
         """Open a subscription under a number never used before. valid: with what is valid."""
@@ -447,10 +447,12 @@ class Client:
     def _answered(self, request: int, code: str) -> None:
         withdrawn = self._withdrawals.pop(request, None)
         if withdrawn is not None:
-            stamp = self._note(f"{self.name} has {code} for unpublishing #{withdrawn.number}")
+            stamp = self._note(f"{self.name} has {code} for unpublishing {[f'#{one.number}' for one in withdrawn]}")
             require(code == "done", f"{self.name}: unpublishing ended with {code}")
-            if withdrawn.withdrawn == NEVER:
-                withdrawn.withdrawn = stamp
+            for one in withdrawn:
+                # What is not acknowledged may be taken in after it, if any life of the publisher was meant.
+                if one.withdrawn == NEVER and NEVER < one.acknowledged < one.withdrawal:
+                    one.withdrawn = stamp
             return
         require(request in self._requests, f"{self.name}: an answer to {request}, which is not pending")
         expected, number, state = self._requests.pop(request)

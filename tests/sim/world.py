@@ -550,7 +550,13 @@ class World:
     def _unpublish(self, client: Client) -> None:
         valid = [one for one in client.publications[: client.acknowledged] if one.valid_for_ms]
         if valid:
-            client.unpublish(self.rng.choice(valid))
+            sequence = self.rng.choice(valid).sequence
+            if self.rng.random() < 0.5:
+                client.unpublish(client.instance, sequence, [client.publications[sequence - 1]])
+                return
+            lives = [one for one in self.clients if one.client_id == client.client_id]
+            alike = [one.publications[sequence - 1] for one in lives if len(one.publications) >= sequence]
+            client.unpublish(None, sequence, [one for one in alike if one.valid_for_ms])
 
     def _update(self, client: Client) -> None:
         if client.desired:
