@@ -1634,11 +1634,11 @@ class ConnectionPoint:
                 self._emptied()
             case Install():
                 self._view = view_of(message)
+                self._look_about()
                 for restored in self._sessions.values():
                     restored.access_point = Peer(ACCESS_POINT, access_point_of(self._view, restored.key))
             case HomeFound():
                 self._home_found(message)
-                self._look_about()
             case Prepare():
                 self._next = view_of(message)
                 self._look_about()

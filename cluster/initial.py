@@ -61,9 +61,10 @@ class Initial:
         self._given: dict[Life, set[int]] = {}
 
     def ask(self, slots: Iterable[int]) -> None:
-        """Ask these connection points, from where everything is given."""
+        """Ask these connection points, from where everything is given; at least one."""
         self.asking = True
         self.parts = {slot: Part(self.upto) for slot in slots}
+        assert self.parts, "nobody to ask"
 
     def due(self) -> list[tuple[int, Part]]:
         """Return those that are to be asked for their next piece."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -34,11 +35,34 @@ class Counts:
     refused_here: int = 0
 
 
+class Validity(click.ParamType):
+    """Seconds, or inf."""
+
+    name = "SECONDS"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; fails for what is no validity."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not seconds >= 0:
+            self.fail(f"{value!r} is not a number of seconds, nor inf", param, ctx)
+        return seconds
+
+
 @click.command(short_help="Publish JSON lines from stdin.")
 @client_options
 @acknowledge_option
+@click.option(
+    "--valid-for",
+    type=Validity(),
+    default=0.0,
+    help="Also give the readings to later subscribers that ask for what is valid: for so many seconds, or `inf` for "
+    "until they are unpublished.",
+)
 @click.pass_context
-def pub(ctx: click.Context, url: str, client_id: str | None, ack: Literal["none", "matched"]) -> None:
+def pub(ctx: click.Context, url: str, client_id: str | None, ack: Literal["none", "matched"], valid_for: float) -> None:
     """Publish readings from stdin, one JSON object a line, as they come.
 
     Values are booleans, numbers, strings and null; nested objects are flattened with dots. A line that cannot be
@@ -63,7 +87,8 @@ def pub(ctx: click.Context, url: str, client_id: str | None, ack: Literal["none"
                 async for lines in read_lines(stream):
                     # Per chunk, not one publish_many over all: it says which line is refused, at the cost of one
                     # round trip for 256 kB.
-                    await publish_all(client, _parse(lines, counts), ack, lambda error: _refused(counts, error))
+                    readings = _parse(lines, counts)
+                    await publish_all(client, readings, ack, lambda error: _refused(counts, error), valid_for)
             finally:
                 rejected = client.rejected
 

@@ -19,15 +19,17 @@ async def publish_all(
     publications: Iterator[Publication] | AsyncIterator[Publication],
     ack: Literal["none", "matched"],
     refused: Refused,
+    valid_for: float = 0,
 ) -> None:
     """Publish until the iterator ends.
 
     refused: called for each publication that the client refuses before it has a sequence (it is the last one that the
              iterator gave), and once for all that the cluster refuses; `client.rejected` counts the latter.
+    valid_for: seconds, as for `Client.publish`.
     """
     while True:
         try:
-            await client.publish_many(publications, ack=ack)
+            await client.publish_many(publications, ack=ack, valid_for=valid_for)
         except RejectedError as error:
             refused(error)
             if error.sequence is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -34,6 +34,13 @@ BATCH = 1024
     "latest_per_key(ATTRIBUTE) (keep the newest reading for each value), or disconnect. "
     "How many were dropped is said on stderr.",
 )
+@click.option(
+    "--initial",
+    type=click.Choice(["none", "valid"]),
+    default="none",
+    show_default=True,
+    help="valid: begin with the readings that were published with --valid-for and are valid now, for each FILTER.",
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N readings.")
 @click.option(
     "--envelope", is_flag=True, help="Print publisher, sequence, time and matching filters around each reading."
@@ -43,6 +50,7 @@ def sub(
     url: str,
     client_id: str | None,
     policy: str,
+    initial: Literal["none", "valid"],
     limit: int | None,
     envelope: bool,
 ) -> None:
@@ -71,7 +79,7 @@ def sub(
             raise Failure(str(error)) from error
     dropped: dict[str, int] = {}
     try:
-        run(lambda _: _subscribe(filters, url, client_id, policy, limit, envelope, dropped))
+        run(lambda _: _subscribe(filters, url, client_id, policy, initial, limit, envelope, dropped))
     except Interrupted:
         pass
     finally:
@@ -84,6 +92,7 @@ async def _subscribe(
     url: str,
     client_id: str | None,
     policy: str,
+    initial: Literal["none", "valid"],
     limit: int | None,
     envelope: bool,
     dropped: dict[str, int],
@@ -94,7 +103,7 @@ async def _subscribe(
     left = limit if limit is not None else sys.maxsize
     async with connect(url, client_id=client_id) as client:
         try:
-            stream = await client.subscribe_many(filters, policy=policy)
+            stream = await client.subscribe_many(filters, policy=policy, initial=initial)
             places = {number: place for place, number in enumerate(stream.ids)}
             click.echo("subscribed", err=True)
             while left and (notifications := await stream.take(min(left, BATCH))):

@@ -35,6 +35,8 @@ class FakeBroker:
     streams: list[FakeStream] = field(default_factory=list)
     published: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
+    validities: list[float] = field(default_factory=list)
+    initials: list[str] = field(default_factory=list)
 
     def connect(self, url: str, *, client_id: str | None = None) -> contextlib.AbstractAsyncContextManager[FakeClient]:
         self.urls.append(url)
@@ -94,8 +96,9 @@ class FakeClient:
         self.dropped: Counter[str] = Counter()
         self.sequence = 0
 
-    async def publish_many(self, publications: Any, *, ack: str) -> int:
+    async def publish_many(self, publications: Any, *, ack: str, valid_for: float) -> int:
         assert ack in ("none", "matched")
+        self.broker.validities.append(valid_for)
         count = 0
         first: tuple[int, str] | None = None
         async for attributes in _each(publications):
@@ -117,8 +120,11 @@ class FakeClient:
     async def subscribe(self, filter: str) -> FakeStream:
         return await self.subscribe_many([filter])
 
-    async def subscribe_many(self, filters: Iterable[str], *, policy: str = "block") -> FakeStream:
+    async def subscribe_many(
+        self, filters: Iterable[str], *, policy: str = "block", initial: str = "none"
+    ) -> FakeStream:
         policy_of(policy)
+        self.broker.initials.append(initial)
         stream = FakeStream(self.broker, self.client_id, filters)
         self.broker.streams.append(stream)
         return stream

@@ -217,6 +217,21 @@ def test_pub(broker: FakeBroker) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(("given", "passed"), [((), 0.0), (("60",), 60.0), (("inf",), float("inf")), (("0.5",), 0.5)])
+def test_pub_passes_validity_on(broker: FakeBroker, given: tuple[str, ...], passed: float) -> None:
+    arguments = ("--valid-for", *given) if given else ()
+    assert kittiwake("pub", *arguments, stdin='{"no2": 45.0}').exit_code == 0
+    assert set(broker.validities) == {passed}
+
+
+@pytest.mark.parametrize("given", ["-1", "nan", "soon"])
+def test_pub_refuses_what_is_no_validity(broker: FakeBroker, given: str) -> None:
+    result = kittiwake("pub", "--valid-for", given, stdin='{"no2": 45.0}')
+    assert result.exit_code == 2
+    assert f"'{given}' is not a number of seconds, nor inf" in result.stderr
+    assert broker.urls == []
+
+
 def test_pub_goes_on_past_bad_lines_and_refusals(broker: FakeBroker) -> None:
     broker.refuse = lambda attributes: "too wide" if "wide" in attributes else None
     broker.reject = lambda attributes: "too odd" if "odd" in attributes else None
@@ -300,6 +315,13 @@ def test_sub_refuses_a_bad_policy_before_it_connects(broker: FakeBroker) -> None
 def test_sub_passes_its_policy_on(broker: FakeBroker) -> None:
     result = kittiwake("sub", "no2 > 40", "--policy", "latest_per_key(station)", "--limit", "1")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+
+
+@pytest.mark.usefixtures("feed")
+def test_sub_asks_for_what_is_valid(broker: FakeBroker) -> None:
+    assert kittiwake("sub", "no2 > 40", "--initial", "valid", "--limit", "1").exit_code == 0
+    assert kittiwake("sub", "no2 > 40", "--limit", "1").exit_code == 0
+    assert broker.initials == ["valid", "none"]
 
 
 # replay --------------------------------------------------------------------------------------------------------------

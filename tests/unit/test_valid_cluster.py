@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,29 @@ def gauge(cluster: LocalCluster, name: str) -> int:
     """Return a gauge's sum over the connection points."""
     roles = cluster._assembly.roles
     return sum(role.machine.gauges()[name] for peer, role in roles.items() if peer.layer == CONNECTION_POINT)
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@conversation
+async def test_the_example_of_the_readme_prints_what_it_says() -> None:
+    text = README.read_text(encoding="utf-8").partition("<!-- valid:begin -->")[2].partition("<!-- valid:end -->")[0]
+    code = text.partition("```python\n")[2].partition("```")[0].replace("from cluster import connect\n", "")
+    said = [line.partition("  # ")[2] for line in code.splitlines() if "print(" in line]
+    printed: list[str] = []
+    async with LocalCluster() as local:
+        names = {
+            "connect": lambda _, client_id: local.connect(client_id),
+            "url": "kittiwake://127.0.0.1:7400",
+            "print": lambda *what: printed.append(" ".join(map(str, what))),
+        }
+        body = "async def example():\n" + "".join(f"    {line}\n" for line in code.splitlines())
+        exec(compile(body, "README.md", "exec"), names)
+        await names["example"]()  # type: ignore[operator]
+        assert gauge(local, "valid_publications") == 1
+    assert printed == said
+    assert len(said) == 3
 
 
 @contextlib.asynccontextmanager
