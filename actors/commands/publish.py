@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -35,20 +34,10 @@ class Counts:
     refused_here: int = 0
 
 
-class Validity(click.ParamType):
-    """Seconds, or inf."""
-
-    name = "SECONDS"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds; fails for what is no validity."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not seconds >= 0:
-            self.fail(f"{value!r} is not a number of seconds, nor inf", param, ctx)
-        return seconds
+def _validity(ctx: click.Context, param: click.Parameter, seconds: float) -> float:
+    if not seconds >= 0:
+        raise click.BadParameter(f"{seconds:g} is not a number of seconds, nor inf", ctx, param)
+    return seconds
 
 
 @click.command(short_help="Publish JSON lines from stdin.")
@@ -56,7 +45,9 @@ class Validity(click.ParamType):
 @acknowledge_option
 @click.option(
     "--valid-for",
-    type=Validity(),
+    type=float,
+    callback=_validity,
+    metavar="SECONDS",
     default=0.0,
     help="Also give the readings to later subscribers that ask for what is valid: for so many seconds, or `inf` for "
     "until they are unpublished.",

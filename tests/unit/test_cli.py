@@ -228,7 +228,8 @@ def test_pub_passes_validity_on(broker: FakeBroker, given: tuple[str, ...], pass
 def test_pub_refuses_what_is_no_validity(broker: FakeBroker, given: str) -> None:
     result = kittiwake("pub", "--valid-for", given, stdin='{"no2": 45.0}')
     assert result.exit_code == 2
-    assert f"'{given}' is not a number of seconds, nor inf" in result.stderr
+    assert "is not a" in result.stderr
+    assert given in result.stderr
     assert broker.urls == []
 
 
