@@ -51,7 +51,8 @@ Replace = Callable[[type, str, Any], None]
 class Mutant:
     """what: the mistake, in a sentence. seeds: it is caught within so many, 0 if none is known.
 
-    scenario: of those runs. apply: makes it, with the patcher given.
+    scenario: of those runs; without deaths, if it is not about them: a recovery puts right what it did not break.
+    apply: makes it, with the patcher given.
     """
 
     what: str
@@ -64,7 +65,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    what: str, *, seeds: int, scenario: str = "mixed"
+    what: str, *, seeds: int, scenario: str = "undying"
 ) -> Callable[[Callable[[Replace], None]], Callable[[Replace], None]]:
     """Enter a mutant under its function's name."""
 
@@ -263,8 +264,7 @@ def done_at_once(replace: Replace) -> None:
 
     def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
         original(self, session, request, number, normal_form)
-        waiting_for, _, closed, size = self._changes[self._next_change]
-        self._changes[self._next_change] = (waiting_for, None, closed, size)
+        self._changes[self._next_change].request = None
         self._write(session, frames.Done(request))
 
     replace(ConnectionPoint, "_send_change", send_change)
@@ -276,8 +276,7 @@ def update_in_two_steps(replace: Replace) -> None:
 
     def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
         if normal_form is not None:
-            change = self._change(0, None, None, 0)
-            gone = SubscriptionChange(change, subscription_id(session.key, number), None)
+            gone = self._change(0, None, None, subscription_id(session.key, number), None)
             self._out.append(Send(session.access_point, ChangeSubscriptions([gone])))
         original(self, session, request, number, normal_form)
 

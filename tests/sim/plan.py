@@ -111,18 +111,19 @@ def draw_plan(rng: random.Random) -> Plan:
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "mixed": {},
+    "undying": {"deaths": 0.0, "validity": 0.0},
     "still": {"scaling": 0.0},
-    "matchers": {"scaling": 1.0, "wished": ("matchers",), "crashes": 0.0},
-    "exit_points": {"scaling": 1.0, "wished": ("exit_points",), "crashes": 0.0},
-    "access_points": {"scaling": 1.0, "wished": ("access_points",), "crashes": 0.0},
-    "connection_points": {"scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0},
+    "matchers": {"scaling": 1.0, "wished": ("matchers",), "crashes": 0.0, "deaths": 0.0},
+    "exit_points": {"scaling": 1.0, "wished": ("exit_points",), "crashes": 0.0, "deaths": 0.0},
+    "access_points": {"scaling": 1.0, "wished": ("access_points",), "crashes": 0.0, "deaths": 0.0},
+    "connection_points": {"scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0, "deaths": 0.0},
     "member_crash": {"scaling": 1.0, "crashes": 0.0, "deaths": 4.0, "midst": True, "trouble": 1.0},
     "crash": {"scaling": 0.0, "crashes": 0.0, "deaths": 6.0, "trouble": 1.0},
     "crash_all": {"scaling": 0.3, "crashes": 2.0, "deaths": 4.0, "trouble": 1.0},
     "valid": {"validity": 1.0, "immortal": "connection_point"},
     "valid_crash": {"validity": 1.0, "deaths": 4.0, "trouble": 1.0, "scaling": 0.3},
     "valid_moves": {"validity": 1.0, "scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0, "deaths": 0.0},
-    "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0},
+    "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0, "deaths": 0.0},
 }
 """What a run is about; the rest is drawn as for `mixed`."""
 
