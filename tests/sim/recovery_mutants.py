@@ -26,7 +26,7 @@ from tests.sim.mutants import Replace, mutant
 # What is held -----------------------------------------------------------------------------------------------------
 
 
-@mutant("after a recovery the exit point acknowledges on release", seeds=20, scenario="crash")
+@mutant("after a recovery the exit point acknowledges on release", seeds=40, scenario="crash")
 def acknowledged_too_early(replace: Replace) -> None:
     original = ExitPoint._settle
 
@@ -72,7 +72,7 @@ def sent_again_in_reverse(replace: Replace) -> None:
 # The registry -----------------------------------------------------------------------------------------------------
 
 
-@mutant("one subscription of each connection point is not sent to a new matcher", seeds=60, scenario="crash")
+@mutant("one subscription of each connection point is not sent to a new matcher", seeds=90, scenario="crash")
 def registry_hole(replace: Replace) -> None:
     original = ConnectionPoint._to_rebuild
 
@@ -174,7 +174,7 @@ def renew_missing(replace: Replace) -> None:
     replace(ConnectionPoint, "_rebuild", rebuild)
 
 
-@mutant("an access point takes the Renew of an earlier recovery for that of this one", seeds=60, scenario="crash_all")
+@mutant("an access point takes the Renew of an earlier recovery for that of this one", seeds=0, scenario="crash_all")
 def old_renew_accepted(replace: Replace) -> None:
     original = AccessPoint._received
 

@@ -58,7 +58,7 @@ class Scaling:
         self.stopped: dict[tuple[str, str], int] = {}
         self.wishes = 0
         self.restarts = 0
-        self.troubled = False  # an operation did not simply go from rest to its end
+        self.troubled: set[int] = set()  # operations that did not simply go from rest to their end
         self.deaths = 0
         self.doors_died = 0  # connection points among them
         self.news: list[tuple[Peer, int]] = []  # deaths that the coordinator will be told of
@@ -92,7 +92,7 @@ class Scaling:
         if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
             self.deaths += 1  # held for dead, wrongly
             self.doors_died += peer.layer == CONNECTION_POINT
-            self.troubled = True
+            self._trouble()
         self._world.note(f"{peer} is stopped")
         self._count(peer)
         assembly.stop(peer, incarnation)
@@ -119,6 +119,12 @@ class Scaling:
             arguments |= {layer: rng.randint(1, 3) for layer in layers}
         self._request("scale", arguments)
 
+    def _trouble(self) -> None:
+        """What is under way does not go its way undisturbed."""
+        operation = self._world.assembly.coordinator._operation
+        if operation is not None:
+            self.troubled.add(operation.number)
+
     def abort(self) -> None:
         """Have what is under way given up."""
         self._request("abort", {})
@@ -127,7 +133,8 @@ class Scaling:
         assembly = self._world.assembly
         before = assembly.coordinator._operation
         if before is not None and before.state == "running":
-            self.troubled = True
+            self._trouble()
+            self.troubled.add(before.number + 1)  # the one that goes on from there
         self._world.note(f"wish: {command} {arguments}")
         answer = assembly.request(Request(command, msgspec.json.encode(arguments)))
         if answer is None:
@@ -143,7 +150,7 @@ class Scaling:
         """Its process dies, now or in the middle of what it does next, and comes again."""
         if self._world.assembly.coordinator.state is not State.SERVING:
             return
-        self.troubled = True
+        self._trouble()
         if self._rng.random() < 0.5:
             self._crash_armed = True
         else:
@@ -177,7 +184,7 @@ class Scaling:
         if not newcomers or (transition is not None and transition.decided):
             return
         peer = self._rng.choice(newcomers)
-        self.troubled = True
+        self._trouble()
         self._world.note(f"{peer} dies")
         self._count(peer)
         assembly.crash(peer)
@@ -202,7 +209,7 @@ class Scaling:
         self._world.note(f"{peer} dies during {phase}")
         self.deaths += 1
         self.doors_died += peer.layer == CONNECTION_POINT
-        self.troubled = True
+        self._trouble()
         if self._rng.random() < 0.7:
             self.news.append((peer, assembly.incarnations[peer]))
         self._count(peer)
@@ -283,7 +290,7 @@ class Scaling:
     def _check_history(self) -> None:
         for operation in self._world.assembly.coordinator._history:
             require(operation.state != "running", f"operation {operation.number} never ends")
-            if operation.state == "done" and not self.troubled:
+            if operation.state == "done" and operation.number not in self.troubled:
                 require(
                     operation.groups_moved == operation.groups_minimum,
                     f"operation {operation.number} moved {operation.groups_moved}, "

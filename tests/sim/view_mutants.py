@@ -134,7 +134,7 @@ def credit_ignored(replace: Replace) -> None:
     replace(Moving, "_walk", walk)
 
 
-@mutant("a late copy of an aborted view change is taken for one of the present", seeds=60, scenario="matchers")
+@mutant("a late copy of an aborted view change is taken for one of the present", seeds=220, scenario="matchers")
 def fence_removed(replace: Replace) -> None:
     original = Matcher._received
 
@@ -175,7 +175,7 @@ def nothing_is_swept(replace: Replace) -> None:
     replace(Matcher, "_forget_next", lambda self, epoch, foreign: original(self, epoch, {}))
 
 
-@mutant("a change for a group that has moved away is applied at its former owner", seeds=60, scenario="matchers")
+@mutant("a change for a group that has moved away is applied at its former owner", seeds=280, scenario="matchers")
 def late_change_applied(replace: Replace) -> None:
     replace(Matcher, "_owns", lambda self, subscription: True)
 
@@ -209,7 +209,7 @@ def dual_write_ends_at_switch(replace: Replace) -> None:
     replace(AccessPoint, "_route", route)
 
 
-@mutant("a subscribe is confirmed when one of its two owners has it", seeds=40, scenario="matchers")
+@mutant("a subscribe is confirmed when one of its two owners has it", seeds=200, scenario="matchers")
 def confirmed_by_one_owner(replace: Replace) -> None:
     original = AccessPoint._applied
 
@@ -289,7 +289,7 @@ def count_instead_of_set(replace: Replace) -> None:
     replace(ExitPoint, "_advance", advance)
 
 
-@mutant("a publication is released as soon as it is complete, whatever its epoch and place", seeds=60)
+@mutant("a publication is released as soon as it is complete, whatever its epoch and place", seeds=110)
 def release_by_completion(replace: Replace) -> None:
     def join(self: ExitPoint, matcher: Peer, result: Any) -> None:
         stream = self._streams[result.epoch, result.access_point]
@@ -307,7 +307,7 @@ def release_by_completion(replace: Replace) -> None:
     replace(ExitPoint, "_join", join)
 
 
-@mutant("a publication of the next epoch does not wait for those of the former one", seeds=60)
+@mutant("a publication of the next epoch does not wait for those of the former one", seeds=110)
 def release_by_arrival(replace: Replace) -> None:
     replace(ExitPoint, "_open", lambda self, key: True)
 
@@ -355,7 +355,7 @@ def handed_over_too_early(replace: Replace) -> None:
 
 
 @mutant(
-    "an exit point hands over before the connection points have taken what it sent", seeds=10, scenario="exit_points"
+    "an exit point hands over before the connection points have taken what it sent", seeds=80, scenario="exit_points"
 )
 def no_hand_over_hold(replace: Replace) -> None:
     original = Handover.release
@@ -395,7 +395,7 @@ def pending_not_handed_over(replace: Replace) -> None:
 # The coordinator --------------------------------------------------------------------------------------------------
 
 
-@mutant("the decision is announced and not written down", seeds=20, scenario="coordinator")
+@mutant("the decision is announced and not written down", seeds=60, scenario="coordinator")
 def commit_not_persisted(replace: Replace) -> None:
     original = Coordinator._decide
 
