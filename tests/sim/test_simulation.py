@@ -12,7 +12,10 @@ from tests.sim.run import play
 
 SEEDS = 300
 BLOCKS = 10
-OTHERS = ("still", "matchers", "exit_points", "access_points", "connection_points", "coordinator", "member_crash")
+OTHERS = (
+    *("still", "matchers", "exit_points", "access_points", "connection_points", "coordinator"),
+    *("member_crash", "crash", "crash_all", "valid", "valid_crash", "valid_moves"),
+)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
