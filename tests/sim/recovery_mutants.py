@@ -129,7 +129,7 @@ def dead_clients_not_swept(replace: Replace) -> None:
     replace(Matcher, "_recover", recover)
 
 
-@mutant("publications are sent again as soon as everybody is connected", seeds=40, scenario="crash_all")
+@mutant("publications are sent again as soon as everybody is connected", seeds=110, scenario="crash_all")
 def resumed_before_rebuilt(replace: Replace) -> None:
     original = Recovery.rebuild
 
@@ -259,7 +259,7 @@ def watermarks_not_kept(replace: Replace) -> None:
     replace(ConnectionPoint, "_recover", recover)
 
 
-@mutant("the lives of a publisher are not told apart in what was delivered", seeds=60, scenario="crash")
+@mutant("the lives of a publisher are not told apart in what was delivered", seeds=170, scenario="crash")
 def watermark_over_instances(replace: Replace) -> None:
     original = Watermarks.take
 

@@ -156,7 +156,7 @@ def validity_ignored(replace: Replace) -> None:
     replace(Matcher, "_only_mine", lambda self, epoch, hits: hits)
 
 
-@mutant("a matcher answers for the next view from the first access point's Switch on", seeds=10, scenario="matchers")
+@mutant("a matcher answers for the next view from the first access point's Switch on", seeds=30, scenario="matchers")
 def swap_on_the_first_marker(replace: Replace) -> None:
     original = Matcher._only_mine
 
