@@ -171,7 +171,9 @@ class Injector:
         """Note when the cluster has taken over; give up after the time."""
         deadline = fault.at + self._timeout_s + (fault.stop_s or 0.0)
         looked = 0.0
-        while time.monotonic() < deadline and not (fault.taken_over and (continued is None or continued.done())):
+        while time.monotonic() < deadline and not (
+            fault.happened and fault.taken_over and (continued is None or continued.done())
+        ):
             if fault.stop_s is None and started_at(fault.pid) != started:
                 fault.happened = True
             if fault.acknowledged is None and min(self._latest) > fault.at:
