@@ -112,7 +112,7 @@ def _expected(publishers: dict[str, list[dict[str, Any]]], texts: list[str]) -> 
     return wanted
 
 
-def test_a_killed_role_is_reported_and_the_rest_stops_cleanly(tmp_path: Path) -> None:
+def test_a_killed_role_is_replaced_and_all_stop_cleanly(tmp_path: Path) -> None:
     config = configuration(tmp_path, Layers())
     pids = asyncio.run(_killed(config))
     for pid in pids:
@@ -128,10 +128,10 @@ async def _killed(config: Config) -> list[int]:
         victim = next(row["pid"] for row in members if row["layer"] == "exit_point")
         os.kill(victim, signal.SIGKILL)
         async with asyncio.timeout(30):
-            while (status := await read_status(config))["lost"] != 1:
+            while (status := await read_status(config))["recovered"] != 1:
                 await asyncio.sleep(0.02)
-        assert [row["layer"] for row in status["members"] if row["state"] == "lost"] == ["exit_point"]
-    return pids
+        assert status["recoveries"][-1]["replaced"] == ["exit_point 0"]
+    return [*pids, *(row["pid"] for row in status["members"])]
 
 
 def lives(pid: int) -> bool:
