@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from actors.store import HEADER_BYTES, StoreError
+from actors.database import StoreError, open_database, transaction
 from cluster.journal import (
     Append,
     DeadLetter,
@@ -45,6 +45,8 @@ TOOK_KEPT = 200_000
 """Publishers whose last sequence is kept; the ones not heard of for longest are forgotten at the next opening."""
 
 _OPEN = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS sessions (session INTEGER PRIMARY KEY, state BLOB NOT NULL, deliveries BLOB);
 CREATE TABLE IF NOT EXISTS subscriptions (
     session INTEGER NOT NULL, number INTEGER NOT NULL, filter TEXT NOT NULL, policy TEXT NOT NULL,
@@ -103,42 +105,13 @@ class SessionStore:
         """Open the file, made if it is not there. Raises StoreError."""
         self._path = path
         self._dead_letters = dead_letters
-        self._used = 0
+        self._database = open_database(path, FORMAT, _OPEN, timeout_s=5.0)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # SQLite would make it readable by others; its log takes the mode of the file.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            path.chmod(0o600)
-            if 0 < path.stat().st_size < HEADER_BYTES:
-                raise StoreError(f"{path}: file is torn")  # SQLite would take it for an empty one
-            self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{path}: {error}") from error
-        try:
-            self._begin()
-        except BaseException:
-            self._database.close()
-            raise
-
-    def _begin(self) -> None:
-        database = self._database
-        try:
-            # Before the log is opened: then SQLite needs no shared memory for it, and keeps others out from here.
-            database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version not in (0, FORMAT):
-                raise StoreError(f"{self._path}: format {version}, this is for {FORMAT}")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.executescript(_OPEN)
-            database.execute(f"PRAGMA user_version = {FORMAT}")
-            trouble = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            (self._used,) = database.execute("SELECT ifnull(max(used), 0) FROM took").fetchone()
-            database.execute("DELETE FROM took WHERE used <= ?", (self._used - TOOK_KEPT,))
+            (self._used,) = self._database.execute("SELECT ifnull(max(used), 0) FROM took").fetchone()
+            self._database.execute("DELETE FROM took WHERE used <= ?", (self._used - TOOK_KEPT,))
         except sqlite3.Error as error:
-            raise StoreError(f"{self._path}: {error}") from error
-        if trouble != "ok":
-            raise StoreError(f"{self._path}: {trouble}")
+            self._database.close()
+            raise StoreError(f"{path}: {error}") from error
 
     def read(self) -> Recovered:
         """Return all that is there. Raises StoreError."""
@@ -167,19 +140,12 @@ class SessionStore:
         """Have all of it on disk on return, in one transaction. Raises StoreError; then nothing of it is there."""
         writes = list(writes)
         letters = [write.line for write in writes if isinstance(write, DeadLetter)]
-        database = self._database
         try:
             if letters:
                 self._dead_letters.add(letters)
-            database.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._database):
                 for write in writes:
                     self._write(write)
-                database.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
-                    database.execute("ROLLBACK")
-                raise
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self._path}: {error}") from error
 

@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Callable
 
+from actors.database import StoreError
 from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters_path, sessions_path
 from actors.shell import Shell, Supervisor
-from actors.store import StoreError
 from actors.transport import Identity
 from cluster.config import Config
 from cluster.coordinator import Coordinator

@@ -7,9 +7,9 @@ import json
 import tempfile
 from pathlib import Path
 
+from actors.database import StoreError
 from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters_path, sessions_path
 from actors.shell import Shell
-from actors.store import StoreError
 from actors.transport import Identity
 from cluster.client import connect
 from cluster.config import ClientPort, Config, Durable, Timing

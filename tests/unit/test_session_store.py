@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.database import StoreError
 from actors.session_store import (
     DeadLetters,
     SessionStore,
@@ -19,7 +20,6 @@ from actors.session_store import (
     forget_sessions,
     sessions_path,
 )
-from actors.store import StoreError
 from cluster.journal import (
     Append,
     DeadLetter,

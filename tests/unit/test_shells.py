@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from actors.asking import RunFile, admin_of
+from actors.database import StoreError
 from actors.shell import Link, Shell
 from actors.start import Clocked, start_coordinator, start_role
-from actors.store import Store, StoreError
+from actors.store import Store
 from actors.transport import Identity
 from cluster.client import Client, connect
 from cluster.codec import FrameReader, decode_server_frame, encode_frame

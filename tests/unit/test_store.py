@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.store import Store, StoreError, store_path
+from actors.database import StoreError
+from actors.store import Store, store_path
 from cluster.coordinator import HISTORY
 from cluster.errors import KittiwakeError
 from cluster.memory import Memory, Operation, encode_memory, encode_operation
