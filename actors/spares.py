@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 REFILL_S = 3.0
@@ -76,10 +76,6 @@ class Spares:
             self._ready.append((name, actor))
 
 
-def call(method: Any) -> Coroutine[Any, Any, Any]:
-    """Call an actor's method; return what can be awaited."""
-
-    async def called() -> Any:
-        return await method.remote()
-
-    return called()
+async def call(method: Any) -> Any:
+    """Call an actor's method; return what it returns."""
+    return await method.remote()

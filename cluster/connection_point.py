@@ -69,6 +69,7 @@ from cluster.messages import (
     COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
+    NUMBER_BITS,
     Abort,
     Acknowledge,
     Again,
@@ -152,8 +153,6 @@ DURABLE_POLICIES = ("block", "drop_oldest")
 SESSION_MASK = (1 << 32) - 1
 """Sessions count on from the incarnation's own start, so that no id of an earlier incarnation comes back."""
 SESSIONS_PER_INCARNATION = 1 << 20
-CHANGE_BITS = 40
-"""A role's incarnations stand above them in its numbers of changes, so that a later one's are newer."""
 SUBSCRIPTION_MASK = (1 << SUBSCRIPTION_BITS) - 1
 PUBLISHERS_REMEMBERED = 1_000_000
 """Whose last delivered sequence is kept; about 200 bytes each."""
@@ -313,7 +312,7 @@ class ConnectionPoint:
         self._flushed: set[int] = set()  # sessions that had moved before the present view change began
         self._now_ms = 0
         self._next_session = incarnation * SESSIONS_PER_INCARNATION & SESSION_MASK
-        self._next_change = incarnation << CHANGE_BITS
+        self._next_change = incarnation << NUMBER_BITS
         self._connections: dict[int, Connection] = {}
         self._waiting: dict[int, Connection] = {}
         self._sessions: dict[int, Session] = {}  # by session number
@@ -1397,10 +1396,7 @@ class ConnectionPoint:
         """Yield what is to be sent again, each with the access point that it goes by."""
         for change in changes:
             if change.message.change in self._changes and not self._superseded(change):
-                session = self._sessions.get(change.session)
-                key = client_key(self._slot, change.session)
-                access_point = Peer(ACCESS_POINT, access_point_of(view, key if session is None else session.key))
-                yield access_point, change.message
+                yield Peer(ACCESS_POINT, access_point_of(view, client_key(self._slot, change.session))), change.message
         if not matchers and not everything:
             return
         for session in list(self._sessions.values()):

@@ -262,17 +262,20 @@ class Coordinator:
         self._remember()
         self._out += [Spawn(peer, self._reports[peer].incarnation, self._doors.get(peer, "")) for peer in peers]
 
+    def _let_go(self, member: Member) -> None:
+        """This incarnation is no more: nobody keeps a lane to it."""
+        for other, report in sorted(self._reports.items()):
+            if other != member.peer and report.join is not None:
+                self._out.append(Send(other, Gone(member)))
+        self._out.append(Disconnect(member))
+
     def _dismiss(self, peer: Peer) -> None:
         """A process that is in no view is not needed any more."""
         report = self._reports.pop(peer)
         if peer.layer == CONNECTION_POINT:
             self._sessions.gone(peer.slot)
         if report.join is not None:
-            member = report.member(peer)
-            for other in sorted(self._reports):
-                if self._reports[other].join is not None:
-                    self._out.append(Send(other, Gone(member)))
-            self._out.append(Disconnect(member))
+            self._let_go(report.member(peer))
         self._out.append(Stop(peer, report.incarnation))
 
     def _join(self, peer: Peer, join: Join) -> None:
@@ -328,7 +331,7 @@ class Coordinator:
                 return
         self.state = State.SERVING
         undecided = self._memory.epoch > self._view.epoch
-        buried = {Peer(layer, slot): incarnation for layer, slot, incarnation in self._memory.replaced}
+        buried = self._buried()
         dead = [
             peer
             for peer, report in sorted(self._reports.items())
@@ -456,12 +459,15 @@ class Coordinator:
         else:
             self._replace([peer], f"{peer} lost: {reason}")
 
+    def _buried(self) -> dict[Peer, int]:
+        """Return who has died by what is on disk, and the last incarnation that has."""
+        return {Peer(layer, slot): incarnation for layer, slot, incarnation in self._memory.replaced}
+
     def _replace(self, dead: Sequence[Peer], reason: str) -> None:
         """These are no more: end what is left of them, and have others take their slots."""
         assert self._view is not None, "roles of no view"
         if self._recovery is None:
-            known = {Peer(layer, slot): incarnation for layer, slot, incarnation in self._memory.replaced}
-            self._recovery = Recovery(self._now_ms, known)
+            self._recovery = Recovery(self._now_ms, self._buried())
         transition = self._transition
         if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
             self._give_up(reason)
@@ -495,10 +501,7 @@ class Coordinator:
             member = next(one for one in (*self._view.members, *self._memory.leaving) if one.peer == peer)
         if peer.layer == CONNECTION_POINT:
             self._sessions.forget(peer.slot)
-        for other in sorted(self._reports):
-            if other != peer and self._reports[other].join is not None:
-                self._out.append(Send(other, Gone(member)))
-        self._out.append(Disconnect(member))
+        self._let_go(member)
         if report.join is None:
             self._out.append(Stop(peer, report.incarnation))
         else:

@@ -36,6 +36,7 @@ from cluster.messages import (
     COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
+    NUMBER_BITS,
     SESSION_BITS,
     Abort,
     Acknowledge,
@@ -69,9 +70,6 @@ from cluster.messages import (
 from cluster.view import View, view_of
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
-
-TOKEN_BITS = 40
-"""A role's incarnations stand above them in its tokens."""
 
 PUBLISHERS_REMEMBERED = 1_000_000
 """Idle publishers whose last sequence is kept, so that a late resend is known; about 200 bytes each."""
@@ -115,7 +113,7 @@ class ExitPoint:
         self._streams: defaultdict[tuple[int, int], Stream] = defaultdict(Stream)  # by epoch and access point
         self._publishers: OrderedDict[PublisherKey, Publisher] = OrderedDict()
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
-        self._next_token = incarnation << TOKEN_BITS  # none of an earlier incarnation comes back
+        self._next_token = incarnation << NUMBER_BITS
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._acknowledgements: defaultdict[int, list[tuple[int, int, list[tuple[int, str]]]]] = defaultdict(list)
         self._out: list[Instruction] = []

@@ -34,6 +34,9 @@ SubscriptionId = NewType("SubscriptionId", int)
 Epoch = NewType("Epoch", int)
 
 SESSION_BITS = 32
+NUMBER_BITS = 40
+"""A role's incarnation stands above them in the numbers that it gives, of changes and tokens: a later one's are higher,
+and none of an earlier one comes back."""
 
 CONNECTION_POINT = "connection_point"
 ACCESS_POINT = "access_point"

@@ -7,7 +7,8 @@ is at or below the last sequence that came is a double, or was overtaken and may
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 Key = tuple[str, int]
 """A publisher and its instance."""
@@ -43,28 +44,25 @@ class Watermarks:
             self._upto.popitem(last=False)
         return True
 
-    def take(self, of_run: Iterable[Sequence[str | int]], sequences: Iterable[int]) -> set[int]:
+    def take(self, of_run: Iterable[tuple[Any, ...]], sequences: Iterable[int]) -> set[int]:
         """Take note of publications in their order; return the places of those that are doubles.
 
         of_run: per publication its run, which begins with the publisher and its instance; the same object for those of
         one run. About 60 ns a publication.
         """
         doubles: set[int] = set()
-        current: Sequence[str | int] = ()
+        current: tuple[Any, ...] = ()
         upto = 0
         for place, (run, sequence) in enumerate(zip(of_run, sequences, strict=True)):
             if run is not current:
                 if current:
-                    self._note(current, upto)
+                    self.raise_to(current[:2], upto)
                 current = run
-                upto = self._upto.get((run[0], run[1]), 0)  # type: ignore[arg-type]
+                upto = self.upto(run[:2])
             if sequence <= upto:
                 doubles.add(place)
             else:
                 upto = sequence
         if current:
-            self._note(current, upto)
+            self.raise_to(current[:2], upto)
         return doubles
-
-    def _note(self, run: Sequence[str | int], upto: int) -> None:
-        self.raise_to((run[0], run[1]), upto)  # type: ignore[arg-type]

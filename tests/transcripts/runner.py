@@ -35,8 +35,6 @@ from cluster import frames
 from cluster.assembly import Assembly
 from cluster.codec import FrameReader, decode_message, decode_server_frame, encode_frame, encode_message
 from cluster.config import Config, Flow, Layers
-from cluster.connection_point import CHANGE_BITS
-from cluster.exit_point import TOKEN_BITS
 from cluster.journal import (
     Append,
     DeadLetter,
@@ -48,6 +46,7 @@ from cluster.journal import (
 )
 from cluster.messages import (
     COORDINATOR_PEER,
+    NUMBER_BITS,
     Abort,
     Acknowledge,
     Answer,
@@ -511,8 +510,7 @@ def show_write(write: Write) -> str:
 
 def short_number(number: int) -> int:
     """Return the number of a change or a token without the incarnation that stands above it."""
-    assert CHANGE_BITS == TOKEN_BITS, "two ways to number"
-    return number & (1 << CHANGE_BITS) - 1
+    return number & (1 << NUMBER_BITS) - 1
 
 
 def short(peer: Peer) -> str:

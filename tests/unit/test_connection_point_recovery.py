@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cluster import frames, rebuilding
-from cluster.connection_point import CHANGE_BITS
 from cluster.messages import (
     ACCESS_POINT,
     CONNECTION_POINT,
     COORDINATOR_PEER,
     EXIT_POINT,
     MATCHER,
+    NUMBER_BITS,
     Abort,
     Changed,
     ChangeSubscriptions,
@@ -370,7 +370,7 @@ def test_numbers_of_changes_are_above_those_of_any_incarnation_before() -> None:
         edge = Edge()
         edge.machine.__init__(0, incarnation, small_config())  # type: ignore[misc]
         first = edge.machine._change(1, None, None, 5, b"f")
-        assert first.change >> CHANGE_BITS == incarnation
+        assert first.change >> NUMBER_BITS == incarnation
 
 
 # Clients' requests ------------------------------------------------------------------------------------------------
