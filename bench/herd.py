@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.environment import environment
+from bench.printing import show
 from bench.process import cpu_s, run
 from bench.recovery_figures import finite, quantiles
 from bench.workers import Workers
@@ -204,11 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit("bench.herd: every number must be positive")
     with tempfile.TemporaryDirectory(prefix="kittiwake-herd-") as directory, contextlib.redirect_stdout(sys.stderr):
         figures = asyncio.run(measure(options, directory))
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for key, value in figures.items():
-            print(f"{key:20} {value}")
+    show(figures, as_json=options.json)
     return 1 if any(figures[name] for name in ("not_back", "lost", "doubled", "lost_roles")) else 0
 
 

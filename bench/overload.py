@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import sys
 import tempfile
 import time
@@ -37,10 +36,12 @@ import numpy as np
 from bench import load, overload_load
 from bench.environment import environment
 from bench.overload_load import Batches, Phase
+from bench.printing import show
 from bench.process import rss_mb
-from bench.recovery import DISTINCT, material
+from bench.recovery import material
 from bench.recovery_figures import Floats, Integers, Seen, count
 from bench.scaling_figures import quantiles_ms, within
+from bench.scaling_oracle import notifications_due
 from bench.workers import Workers
 
 DRAIN_S = 30.0
@@ -165,8 +166,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
             workers.send("publishers", None)
             batches, total = await workers.receive("publishers")
             trouble: list[str] = await workers.receive("publishers")
-            repeats = np.bincount(np.arange(total) % DISTINCT, minlength=DISTINCT)
-            workers.send("subscribers", ((expected.counts > 0) * repeats[:, None]).sum(axis=0).tolist())
+            workers.send("subscribers", notifications_due(expected.counts, total))
             logs: list[load.Log] = await workers.receive("subscribers")
             trouble += await workers.receive("subscribers")
             status = await broker.status()
@@ -252,11 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit("bench.overload: every number must be positive")
     with tempfile.TemporaryDirectory(prefix="kittiwake-overload-") as directory, contextlib.redirect_stdout(sys.stderr):
         figures = asyncio.run(measure(options, directory))
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for key, value in figures.items():
-            print(f"{key:20} {value}")
+    show(figures, as_json=options.json)
     wrong = any(figures[name] for name in WRONG)
     return 1 if wrong or (options.bars and not all(figures["bars"].values())) else 0
 

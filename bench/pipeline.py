@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import gc
 import itertools
-import json
 import multiprocessing as mp
 import sys
 import tempfile
@@ -32,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.environment import environment
+from bench.printing import show
 from bench.process import cpu_s, rss_mb, run, wait_until
+from bench.scaling_oracle import notifications_due
 from cluster import connect, parse
 from cluster.config import ClientPort, Config, Layers
 
@@ -242,9 +243,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         sent = np.frombuffer(sent_bytes, np.float64)
         total = len(sent) + WARM_UP
         oracle = await loop.run_in_executor(None, expected, load.publications, load.filters, options.clients)
-        repeats = np.bincount(np.arange(total) % DISTINCT, minlength=DISTINCT)
-        wanted = ((oracle[0] > 0) * repeats[:, None]).sum(axis=0).tolist()
-        ours.send(wanted)
+        ours.send(notifications_due(oracle[0], total))
         logs: list[list[bytes]] = await loop.run_in_executor(None, ours.recv)
         dropped: int = await loop.run_in_executor(None, ours.recv)
         mine.send(None)
@@ -307,11 +306,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="kittiwake-bench-") as directory:
         figures = asyncio.run(measure(options, directory))
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for key, value in figures.items():
-            print(f"{key:30} {value}")
+    show(figures, as_json=options.json)
     failed = figures["lost"] or figures["doubled"] or figures["out_of_order"] or figures["wrong"]
     return 1 if failed else 0
 

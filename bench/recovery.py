@@ -50,7 +50,7 @@ from bench.process import free_ports
 from bench.recovery_faults import ROLES, Injector
 from bench.recovery_figures import WINDOW_S, Seen, failed, figures_of
 from bench.scaling import slices
-from bench.scaling_oracle import Expected, expect
+from bench.scaling_oracle import Expected, expect, notifications_due
 from bench.workers import Workers
 from cluster import connect
 from cluster.messages import CONNECTION_POINT
@@ -206,8 +206,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
             end.value = time.monotonic()
             acknowledged = np.frombuffer(await workers.receive("publishers"), np.float64)
             trouble, reconnections = await workers.receive("publishers")
-            repeats = np.bincount(np.arange(len(acknowledged)) % DISTINCT, minlength=DISTINCT)
-            workers.send("subscribers", ((expected.counts > 0) * repeats[:, None]).sum(axis=0).tolist())
+            workers.send("subscribers", notifications_due(expected.counts, len(acknowledged)))
             logs: list[load.Log] = await workers.receive("subscribers")
             trouble += await workers.receive("subscribers")
             workers.send("publishers", None)

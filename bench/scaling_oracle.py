@@ -49,6 +49,16 @@ class Expected:
         return np.diff(self.starts).reshape(-1, self.clients)
 
 
+def notifications_due(counts: np.ndarray[Any, Any], published: int) -> list[int]:
+    """Return how many notifications each client must get, when the distinct publications are published in turn.
+
+    counts: how many subscriptions match, by distinct publication and client. published: publications in all.
+    """
+    repeats = np.bincount(np.arange(published) % len(counts), minlength=len(counts))
+    wanted: list[int] = ((counts > 0) * repeats[:, None]).sum(axis=0).tolist()
+    return wanted
+
+
 def expect(publications: Sequence[dict[str, Any]], forms: Sequence[NormalForm], clients: int) -> Expected:
     """Return what matches, when the filters are dealt to the clients in turn and numbered from 0 in each."""
     from bench.numpy_scan import NumpyScan

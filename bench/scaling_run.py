@@ -17,7 +17,7 @@ from bench.load import Log
 from bench.process import busy_s, cpu_s
 from bench.scaling_figures import Floats
 from bench.scaling_load import Lives
-from bench.scaling_oracle import Arrived, Churned, Expected, Integers, arrived, churned, expect
+from bench.scaling_oracle import Arrived, Churned, Expected, Integers, arrived, churned, expect, notifications_due
 from bench.workers import Workers
 
 LAYERS = ("connection_points", "access_points", "matchers", "exit_points")
@@ -148,9 +148,7 @@ class Generators:
         self.end.value = time.monotonic()
         handed = np.frombuffer(await self._workers.receive("publisher"), np.float64)
         trouble: list[str] = await self._workers.receive("publisher")
-        counts = self._material.expected.counts
-        repeats = np.bincount(np.arange(len(handed)) % len(counts), minlength=len(counts))
-        self._workers.send("subscribers", ((counts > 0) * repeats[:, None]).sum(axis=0).tolist())
+        self._workers.send("subscribers", notifications_due(self._material.expected.counts, len(handed)))
         logs: list[Log] = await self._workers.receive("subscribers")
         trouble += await self._workers.receive("subscribers")
         self._workers.send("churner", None)

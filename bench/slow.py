@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import sys
 import tempfile
 import time
@@ -32,11 +31,12 @@ import numpy as np
 from bench import load, recovery_load
 from bench.environment import environment
 from bench.load import publisher_name
+from bench.printing import show
 from bench.process import rss_mb, run
-from bench.recovery import DISTINCT, material
+from bench.recovery import material
 from bench.recovery_figures import Counts, Floats, Seen, count
 from bench.scaling_figures import quantiles_ms, within
-from bench.scaling_oracle import Expected, arrived
+from bench.scaling_oracle import Expected, arrived, notifications_due
 from bench.workers import Workers
 from cluster import Client, connect
 
@@ -256,8 +256,7 @@ async def _part(
         acknowledged = np.frombuffer(await workers.receive("publishers", options.seconds + 300), np.float64)
         sizes = {role: round(rss_mb(pid), 1) for role, pid in pids.items()}
         trouble: list[str] = (await workers.receive("publishers"))[0]
-        repeats = np.bincount(np.arange(len(acknowledged)) % DISTINCT, minlength=DISTINCT)
-        workers.send("subscribers", ((expected.counts > 0) * repeats[:, None]).sum(axis=0).tolist())
+        workers.send("subscribers", notifications_due(expected.counts, len(acknowledged)))
         logs: list[load.Log] = await workers.receive("subscribers")
         trouble += await workers.receive("subscribers")
         workers.send("slow", None)
@@ -296,11 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit("bench.slow: at least three clients, and rates, seconds and publishers above 0")
     with tempfile.TemporaryDirectory(prefix="kittiwake-slow-") as directory, contextlib.redirect_stdout(sys.stderr):
         figures = asyncio.run(measure(options, directory))
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for key, value in figures.items():
-            print(f"{key:20} {value}")
+    show(figures, as_json=options.json)
     return 1 if any(figures[name] for name in WRONG) else 0
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from bench.printing import show
 from bench.recovery_figures import quantiles
 from cluster import Client, connect
 from cluster.client.address import parse_url, tcp_connector
@@ -197,11 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit("tests.faults: every number must be positive")
     with tempfile.TemporaryDirectory(prefix="kittiwake-faults-") as directory, contextlib.redirect_stdout(sys.stderr):
         figures = asyncio.run(measure(options, directory))
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for key, value in figures.items():
-            print(f"{key:16} {value}")
+    show(figures, as_json=options.json)
     return 1 if any(figures[name] for name in WRONG) else 0
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from actors.launch import prepare_environment
-from tests.live.processes import Up, free_ports
+from bench.process import free_ports
+from tests.live.processes import Up
 
 
 @pytest.fixture(scope="session")

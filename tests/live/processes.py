@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench.process import started_at
 
 COMMAND = [sys.executable, "-c", "from actors.cli import main; main()"]
 START_S = 120.0
@@ -24,32 +25,6 @@ def wait_for(condition: Callable[[], object], timeout_s: float, what: str) -> No
     while not condition():
         assert time.monotonic() < deadline, f"after {timeout_s:g} s: {what}"
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> int:
-    """Return the first of some neighbouring ports that are free at this moment."""
-    for first in range(21_000, 60_000, 97):
-        sockets = []
-        try:
-            for port in range(first, first + count):
-                sockets.append(socket.create_server(("127.0.0.1", port)))
-        except OSError:
-            continue
-        else:
-            return first
-        finally:
-            for one in sockets:
-                one.close()
-    raise AssertionError("no free ports")
-
-
-def started_at(pid: int) -> str | None:
-    """Return what tells this process from a later one with its number; None if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else fields[19]
 
 
 def parent(pid: int) -> int:

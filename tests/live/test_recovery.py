@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from actors.launch import Broker, launch
+from bench.process import free_ports
 from cluster.config import ClientPort, Config, Layers, RaySettings
 from cluster.errors import KittiwakeError
-from tests.live.processes import Up, free_ports, parent
+from tests.live.processes import Up, parent
 from tests.live.test_cluster import lives
 from tests.live.traffic import traffic
 

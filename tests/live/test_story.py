@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from bench.process import started_at
 from cluster import connect
 from cluster.errors import ConnectionLostError
-from tests.live.processes import Up, started_at, tree, wait_for
+from tests.live.processes import Up, tree, wait_for
 
 pytestmark = pytest.mark.live
 
