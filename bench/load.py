@@ -30,6 +30,14 @@ def publisher_name(place: int) -> str:
     return f"publisher-{place}"
 
 
+async def connected_publishers(urls: list[str], count: int) -> list[Client]:
+    """Return the publishers, dealt over the connection points, when all have logged in."""
+    clients = [connect(urls[place % len(urls)], client_id=publisher_name(place)) for place in range(count)]
+    for client in clients:
+        await client
+    return clients
+
+
 @dataclass
 class Log:
     """What one subscriber got: a row a notification, in the order of arrival.

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.load import leave, no_pauses, publisher_name, trouble
+from bench.load import connected_publishers, leave, no_pauses, trouble
 from bench.process import run
-from cluster import Client, connect
+from cluster import Client
 from cluster.errors import KittiwakeError
 
 TICK_S = 0.005
@@ -153,9 +153,7 @@ class _Load:
 async def _publish(
     urls: list[str], publications: Sequence[dict[str, Any]], publishers: int, drain_s: float, pipe: Connection
 ) -> None:
-    clients = [connect(urls[place % len(urls)], client_id=publisher_name(place)) for place in range(publishers)]
-    for client in clients:
-        await client
+    clients = await connected_publishers(urls, publishers)
     no_pauses()
     load = _Load(clients, publications)
     pipe.send(None)

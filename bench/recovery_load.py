@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.load import leave, no_pauses, publisher_name, trouble
+from bench.load import connected_publishers, leave, no_pauses, trouble
 from bench.process import run, wait_until
-from cluster import Client, connect
+from cluster import Client
 from cluster.errors import KittiwakeError, RejectedError
 
 NEVER = float("inf")
@@ -62,9 +62,7 @@ async def _publish(
     drain_s: float,
     pipe: Connection,
 ) -> None:
-    clients = [connect(urls[place % len(urls)], client_id=publisher_name(place)) for place in range(publishers)]
-    for client in clients:
-        await client
+    clients = await connected_publishers(urls, publishers)
     pipe.send(None)
     begin: float = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     no_pauses()

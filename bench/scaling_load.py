@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.load import DOUBLES_S, Columns, leave, no_pauses, publisher_name, read, trouble
+from bench.load import DOUBLES_S, Columns, connected_publishers, leave, no_pauses, read, trouble
 from bench.process import run, wait_until
 from cluster import Client, connect
 from cluster.errors import KittiwakeError
@@ -54,9 +54,7 @@ class Lives:
 async def _publisher(
     urls: list[str], publications: Sequence[dict[str, Any]], publishers: int, rate: float, end: Any, pipe: Connection
 ) -> None:
-    clients = [connect(urls[place % len(urls)], client_id=publisher_name(place)) for place in range(publishers)]
-    for client in clients:
-        await client
+    clients = await connected_publishers(urls, publishers)
     pipe.send(None)
     begin: float = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     no_pauses()
