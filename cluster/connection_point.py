@@ -483,12 +483,8 @@ class ConnectionPoint:
             self._validity.forget(number, initial)
         if session.durable is not None:
             self._detach(session, session.durable)
-        elif session.subscriptions:
-            changes = [
-                self._change(number, None, None, subscription_id(session.key, closed), None)
-                for closed in sorted(session.subscriptions)
-            ]
-            self._send_changes(session.access_point, changes)
+        else:
+            self._close_subscriptions(session)
         self._out.append(Send(COORDINATOR_PEER, SessionClosed(session.client_id, session.key)))
         self._emptied()
 
@@ -878,6 +874,15 @@ class ConnectionPoint:
             owner.unanswered += 1
         return change
 
+    def _close_subscriptions(self, session: Session) -> None:
+        """The session is no more: the matchers are to forget what it holds, and nobody waits for their answer."""
+        changes = [
+            self._change(session.key & SESSION_MASK, None, None, subscription_id(session.key, number), None)
+            for number in sorted(session.subscriptions)
+        ]
+        if changes:
+            self._send_changes(session.access_point, changes)
+
     def _send_changes(self, access_point: Peer, changes: list[SubscriptionChange]) -> None:
         if self._recovering:
             self._unsent.append((access_point, changes))
@@ -1126,11 +1131,17 @@ class ConnectionPoint:
         held: set[int],
     ) -> None:
         """These runs are delivered when the session's outbox admits the position."""
+        session.holds.append((position, self._hold_tokens(exit_point, runs, used, held)))
+
+    def _hold_tokens(
+        self, exit_point: int, runs: list[tuple[str, int, int, int]], used: list[int], held: set[int]
+    ) -> list[tuple[int, int]]:
+        """Hold these runs once more; return what `_let_go` is to be given for it."""
         tokens = [(exit_point, runs[place][3]) for place in used]
         for token in tokens:
             self._held[token] = self._held.get(token, 0) + 1
         held.update(used)
-        session.holds.append((position, tokens))
+        return tokens
 
     def _without(
         self,
@@ -1193,7 +1204,7 @@ class ConnectionPoint:
                 change = SubscriptionChange(self._next_change, subscription_id(key, number), held.normal_form)
                 session.subscriptions[number] = change
             # What a subscription matched that was closed before may still come, of whatever number.
-            session.live = columns.mask_with(session.live, (1 << SUBSCRIPTION_BITS) - 1)
+            session.live = columns.mask_with(session.live, SUBSCRIPTION_MASK)
             session.live[list(session.subscriptions)] = True
             session.closed_any = True
             self._sessions[durable.number] = session
@@ -1204,7 +1215,7 @@ class ConnectionPoint:
         unregistered, self._unregistered = self._unregistered, []
         for session in unregistered:
             for held in list(session.subscriptions.values()):
-                number = held.subscription & (1 << SUBSCRIPTION_BITS) - 1
+                number = held.subscription & SUBSCRIPTION_MASK
                 change = self._change(session.key & SESSION_MASK, None, None, held.subscription, held.normal_form)
                 session.subscriptions[number] = change
                 self._send_changes(session.access_point, [change])
@@ -1292,12 +1303,7 @@ class ConnectionPoint:
         del self._sessions[durable.number]
         self._touched.pop(durable.number, None)
         self._homes.end(durable)
-        changes = [
-            self._change(durable.number, None, None, subscription_id(session.key, number), None)
-            for number in sorted(session.subscriptions)
-        ]
-        if changes:
-            self._send_changes(session.access_point, changes)
+        self._close_subscriptions(session)
         self._out.append(Send(COORDINATOR_PEER, DurableEnded(session.client_id)))
         self._emptied()
 
@@ -1321,10 +1327,7 @@ class ConnectionPoint:
         self, exit_point: int, runs: list[tuple[str, int, int, int]], used: list[int], held: set[int]
     ) -> None:
         """These runs are delivered when the journal's present portion is on disk, at the earliest."""
-        tokens = [(exit_point, runs[place][3]) for place in used]
-        for token in tokens:
-            self._held[token] = self._held.get(token, 0) + 1
-        held.update(used)
+        tokens = self._hold_tokens(exit_point, runs, used, held)
         self._journal.then(partial(self._stored_runs, self._recoveries, tokens))
 
     def _stored_runs(self, recoveries: int, tokens: list[tuple[int, int]]) -> None:
@@ -1369,8 +1372,8 @@ class ConnectionPoint:
         self._delivered = {}
         self._validity.silence()
         self._look_about()
+        self._rebind(view)
         for session in self._sessions.values():
-            session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
             session.holds.clear()
             session.stalled_ms = None
         if self._slot not in view.connection_points:
@@ -1407,7 +1410,7 @@ class ConnectionPoint:
     def _superseded(self, change: Change) -> bool:
         """Tell whether there is a newer change of the same subscription: nobody may apply this one any more."""
         session = self._sessions.get(change.session)
-        number = change.message.subscription & (1 << SUBSCRIPTION_BITS) - 1
+        number = change.message.subscription & SUBSCRIPTION_MASK
         held = None if session is None else session.subscriptions.get(number)
         if change.message.normal_form is None:
             return held is not None
@@ -1579,9 +1582,13 @@ class ConnectionPoint:
                 self._send_gathered(access_point)
             for slot in sorted({*former.access_points, *view.access_points}):
                 self._out.append(Send(Peer(ACCESS_POINT, slot), Switch(epoch, [])))
-            for session in self._sessions.values():
-                session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
+            self._rebind(view)
         self._out.append(Send(COORDINATOR_PEER, Ended(epoch)))
+
+    def _rebind(self, view: View) -> None:
+        """From here clients' traffic goes by the access points of this view."""
+        for session in self._sessions.values():
+            session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
 
     def _move_clients(self, addresses: list[str]) -> None:
         if self._moving != addresses:
@@ -1631,8 +1638,7 @@ class ConnectionPoint:
             case Install():
                 self._view = view_of(message)
                 self._look_about()
-                for restored in self._sessions.values():
-                    restored.access_point = Peer(ACCESS_POINT, access_point_of(self._view, restored.key))
+                self._rebind(self._view)
             case HomeFound():
                 self._home_found(message)
             case Prepare():
