@@ -159,7 +159,10 @@ class World:
         for client in self.clients:
             if client.state == "open":
                 client.leave()
-        self._settle("the clients have left", lambda: not self.wires)
+        # What a client that was cut off had unpublished is asked again in a while, if the question was lost in a crash.
+        self._settle(
+            "the clients have left", lambda: not self.wires and not self._gauge("connection_point", "valid_questions")
+        )
         self._check_empty()
 
     def _heal(self) -> None:
