@@ -942,7 +942,6 @@ class ConnectionPoint:
             return
         del session.subscriptions[frame.number]
         session.asked.pop(frame.number, None)
-        session.initials.pop(frame.number, None)
         initial = session.serving.pop(frame.number, None)
         if initial is not None:
             self._validity.forget(session.key & SESSION_MASK, initial)
@@ -979,6 +978,7 @@ class ConnectionPoint:
             closed = change.closed
             if closed is not None and closed not in session.subscriptions:
                 session.live[closed] = False
+                session.initials.pop(closed, None)  # not before: until here what was given may still come live
                 session.closed_any = session.closed_now = True
                 self._touched[change.session] = session
             if session.durable is None:
