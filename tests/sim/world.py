@@ -116,6 +116,7 @@ class World:
         self._speeds: dict[Lane, float] = {}
         self.healing = False
         self._afterwards: list[Move] = []
+        self._recovered = False  # something has died, or was held for dead, and a recovery has begun
         self.assembly = Assembly(self.plan.config, self._client_output)
         self.scaling = Scaling(self)
         layers = self.plan.config.layers
@@ -267,6 +268,7 @@ class World:
             self._commit(receiver, Received(sender, again))
         else:
             if isinstance(again, Recover):
+                self._recovered = True
                 self._rebind(receiver)
             self.assembly.feed(receiver, Received(sender, again))
         self.assembly.see_flushed(sender)
@@ -416,7 +418,7 @@ class World:
         client.resolve = self._resolve  # type: ignore[method-assign]
         client.clock = lambda: self.now_ms  # type: ignore[method-assign]
         client.acknowledged_hook = self._acknowledged  # type: ignore[method-assign]
-        client.doubles_may_come = lambda: self.scaling.deaths > 0  # type: ignore[method-assign]
+        client.doubles_may_come = lambda: self._recovered or self.scaling.deaths > 0  # type: ignore[method-assign]
         self.clients.append(client)
         return client
 
@@ -658,7 +660,7 @@ class World:
         gauge = self._gauge
         accepted = gauge("connection_point", "accepted")
         routed = gauge("access_point", "publications")
-        undisturbed = not self.scaling.deaths
+        undisturbed = not self._recovered  # else publications were sent again
         released, doubles = gauge("exit_point", "released"), gauge("exit_point", "duplicates")
         parts = [gauge("exit_point", name) for name in ("matched", "unmatched", "rejected")]
         require(sum(parts) == released, f"{released} released, but matched, unmatched, rejected: {parts}")
