@@ -308,6 +308,7 @@ class ConnectionPoint:
         self._view: View | None = None
         self._next: View | None = None
         self._moving: list[str] | None = None  # where clients are to move, once this connection point is to leave
+        self._asked = 0  # the number of that MoveClients
         self._ended_by: tuple[int, set[int]] = (0, set())  # an epoch, and the exit points that have begun it
         self._flushed: set[int] = set()  # sessions that had moved before the present view change began
         self._now_ms = 0
@@ -1590,7 +1591,8 @@ class ConnectionPoint:
         for session in self._sessions.values():
             session.access_point = Peer(ACCESS_POINT, access_point_of(view, session.key))
 
-    def _move_clients(self, addresses: list[str]) -> None:
+    def _move_clients(self, addresses: list[str], number: int) -> None:
+        self._asked = number
         if self._moving != addresses:
             self._moving = addresses
             for session in self._sessions.values():
@@ -1603,9 +1605,9 @@ class ConnectionPoint:
         if not self._sessions and not self._changes:
             if not self._validity.leave():
                 return  # what is valid here is on its way to another connection point
-            self._out.append(Send(COORDINATOR_PEER, Emptied()))
+            self._out.append(Send(COORDINATOR_PEER, Emptied(self._asked)))
         elif any(session.moved and not session.arrived for session in self._sessions.values()):
-            self._out.append(Send(COORDINATOR_PEER, ClientsMoved()))
+            self._out.append(Send(COORDINATOR_PEER, ClientsMoved(self._asked)))
 
     def _epoch_end(self, exit_point: int, epoch: int) -> None:
         """An exit point has sent all of the former epoch; with the last one's word nothing of it is underway."""
@@ -1667,8 +1669,8 @@ class ConnectionPoint:
             case EpochEnd(epoch):
                 self._epoch_end(peer.slot, epoch)
                 self._out.append(Send(peer, EpochEnded(epoch)))
-            case MoveClients(addresses):
-                self._move_clients(addresses)
+            case MoveClients(addresses, number):
+                self._move_clients(addresses, number)
             case Serve():
                 self._moving = None
                 self._register()

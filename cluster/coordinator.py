@@ -114,8 +114,8 @@ class Report:
     """What is known of a role's process. join: None until it has; heard_ms: its last message, or when it was asked for.
 
     told, installed: of a newcomer: it was sent the view; it has its lanes.
-    moving, moved, emptied: it is a connection point that was asked to let its clients move; they have, and wait for
-                            what is underway; the last has gone.
+    asked:          of a connection point: the number of the MoveClients that holds, 0 for none.
+    moved, emptied: its clients have moved, and wait for what is underway; the last has gone.
     left: it owes nothing any more, and can be stopped.
     dead: it is known to be no more, before anybody could do something about it.
     """
@@ -126,12 +126,17 @@ class Report:
     connected: bool = True
     told: bool = False
     installed: bool = False
-    moving: bool = False
+    asked: int = 0
     moved: bool = False
     emptied: bool = False
     left: bool = False
     dead: bool = False
     counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def moving(self) -> bool:
+        """Whether it was asked to let its clients move."""
+        return self.asked > 0
 
     def member(self, peer: Peer) -> Member:
         """Return the role as a view names it."""
@@ -387,11 +392,11 @@ class Coordinator:
                 self._sessions.durables(peer.slot, message)
             case FindHome():
                 self._out.append(Send(peer, self._home(peer.slot, message)))
-            case Emptied():
-                report.emptied = report.moving
+            case Emptied(number):
+                report.emptied = report.emptied or report.asked == number
                 self._go_on()
-            case ClientsMoved():
-                report.moved = report.moving
+            case ClientsMoved(number):
+                report.moved = report.moved or report.asked == number
                 self._go_on()
             case Left():
                 report.left = True
@@ -800,7 +805,8 @@ class Coordinator:
         for peer in sorted(slots):
             report = self._reports.get(peer)
             if report is not None and report.moving:
-                report.moving = report.moved = report.emptied = False
+                report.asked = 0
+                report.moved = report.emptied = False
                 self._let_in([peer.slot])
 
     def _newcomers_ready(self, newcomers: Sequence[Peer]) -> bool:
@@ -828,12 +834,15 @@ class Coordinator:
         for slot in stay:
             join = self._reports[Peer(CONNECTION_POINT, slot)].join
             addresses.append("" if join is None else join.client_address)
-        for slot in slots:
-            report = self._reports[Peer(CONNECTION_POINT, slot)]
-            if not report.moving:
-                report.moving = True
-                self._move_deadline_ms = self._now_ms + self._settings.move_clients_ms
-                self._out.append(Send(Peer(CONNECTION_POINT, slot), MoveClients(addresses)))
+        to_ask = [slot for slot in slots if not self._reports[Peer(CONNECTION_POINT, slot)].moving]
+        if not to_ask:
+            return
+        self._memory.asked += 1
+        self._remember()
+        self._move_deadline_ms = self._now_ms + self._settings.move_clients_ms
+        for slot in to_ask:
+            self._reports[Peer(CONNECTION_POINT, slot)].asked = self._memory.asked
+            self._out.append(Send(Peer(CONNECTION_POINT, slot), MoveClients(addresses, self._memory.asked)))
 
     def _answered(self, peer: Peer, message: Any) -> None:
         transition = self._transition

@@ -19,6 +19,7 @@ class Memory(msgspec.Struct, array_like=True):
     incarnation: the highest that a process was given.
     leaving:     members of former views that have not left yet.
     replaced:    (layer, slot, incarnation) of those that have died since every role last served one view.
+    asked:       the number of the last MoveClients.
     configured:  the sizes that the configuration asked for when the cluster was last started, by layer.
     """
 
@@ -31,6 +32,7 @@ class Memory(msgspec.Struct, array_like=True):
     leaving: list[Member] = []
     replaced: list[tuple[str, int, int]] = []
     configured: dict[str, int] = {}
+    asked: int = 0
 
 
 class Step(msgspec.Struct):

@@ -554,17 +554,25 @@ class Gone(Message, frozen=True, array_like=True, tag=61, gc=False):
 
 
 class MoveClients(Message, frozen=True, array_like=True, tag=62, gc=False):
-    """C -> a CP that is to leave: let no one in; ask the clients to move to one of these addresses."""
+    """C -> a CP that is to leave: let no one in; ask the clients to move to one of these addresses.
+
+    number: of this asking, echoed in the answers: it may be taken back by Serve, clients come in, and it is asked anew.
+    """
 
     addresses: list[str]
+    number: int
 
 
 class Emptied(Message, frozen=True, array_like=True, tag=63, gc=False):
     """CP -> C: after MoveClients, no client is left."""
 
+    number: int
+
 
 class ClientsMoved(Message, frozen=True, array_like=True, tag=66, gc=False):
     """CP -> C: after MoveClients, some client holds all it needs elsewhere and waits for what is underway here."""
+
+    number: int
 
 
 # Recovery ---------------------------------------------------------------------------------------------------

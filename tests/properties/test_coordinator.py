@@ -158,13 +158,13 @@ class Process:
                 assert not (self.decided and self._next_epoch() == epoch), f"{self.peer}: {epoch} is decided"
                 self.after = None
                 return [Settled(epoch)]
-            case MoveClients():
-                self.moving = True
-                return [] if self.stubborn else [Emptied()]
+            case MoveClients(_, number):
+                self.asked = number
+                return [] if self.stubborn else [Emptied(number)]
             case Drain():
-                return [Emptied()] if self.moving else []
+                return [Emptied(self.asked)] if self.asked else []
             case Serve():
-                self.moving = False
+                self.asked = 0
                 return []
             case Gone(member):
                 assert member.peer != self.peer

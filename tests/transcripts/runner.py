@@ -419,7 +419,7 @@ class Player:
                 rows = [short(member.peer)]
             case Recover(epoch, _, _, replaced) | Rebuild(epoch, replaced):
                 rows = [f"epoch {epoch}", *(f"another {SHORT[layer]}{slot}" for layer, slot in replaced)]
-            case MoveClients(addresses):
+            case MoveClients(addresses, _):
                 rows = [f"to {addresses}"]
             case (
                 Install()

@@ -172,8 +172,8 @@ class Control:
                 return [Settled(epoch), Left()] if gone else [Settled(epoch)]
             case Abort(epoch):
                 return [Settled(epoch)]
-            case MoveClients():
-                return [Emptied()]
+            case MoveClients(_, number):
+                return [Emptied(number)]
             case _:
                 return []
 

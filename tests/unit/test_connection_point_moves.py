@@ -161,12 +161,12 @@ def test_the_end_of_an_epoch_is_answered_to_each_exit_point_that_asks() -> None:
 def test_clients_are_asked_to_move_and_go_on_meanwhile() -> None:
     edge, (publisher, subscriber) = logged_in(2)
     edge.subscribe(subscriber, 1)
-    assert tell(edge, MoveClients(["host:1", "host:2"])) == []
+    assert tell(edge, MoveClients(["host:1", "host:2"], 1)) == []
     for client in (publisher, subscriber):
         assert edge.heard(client) == [frames.Move(["host:1", "host:2"])]
-    assert tell(edge, MoveClients(["host:1", "host:2"])) == []
+    assert tell(edge, MoveClients(["host:1", "host:2"], 1)) == []
     assert edge.heard(publisher) == [], "asked once"
-    assert tell(edge, MoveClients(["host:3"])) == []
+    assert tell(edge, MoveClients(["host:3"], 2)) == []
     assert edge.heard(publisher) == [frames.Move(["host:3"])], "and again when it is another place"
     edge.say(publisher, publish(1))
     edge.drain()
@@ -180,7 +180,7 @@ def test_clients_are_asked_to_move_and_go_on_meanwhile() -> None:
 
 def test_nobody_is_let_in_where_clients_are_to_leave() -> None:
     edge, _ = logged_in(1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     late = edge.connect()
     edge.say(late, hello("late"))
     assert edge.bye(late) == frames.Bye("shutdown", "this connection point is about to leave")
@@ -189,7 +189,7 @@ def test_nobody_is_let_in_where_clients_are_to_leave() -> None:
 def test_it_is_empty_when_the_last_client_has_gone_and_its_subscriptions_with_it() -> None:
     edge, (first, second) = logged_in(2)
     edge.subscribe(first, 1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     edge.say(second, frames.Goodbye())
     assert (COORDINATOR_PEER, "Emptied") not in kinds(edge)
     edge.say(first, frames.Goodbye())
@@ -201,12 +201,12 @@ def test_it_is_empty_when_the_last_client_has_gone_and_its_subscriptions_with_it
 
 def test_where_nobody_is_it_is_empty_at_once() -> None:
     edge, _ = logged_in(0)
-    assert tell(edge, MoveClients(["host:1"])) == [(COORDINATOR_PEER, "Emptied")]
+    assert tell(edge, MoveClients(["host:1"], 1)) == [(COORDINATOR_PEER, "Emptied")]
 
 
 def test_those_that_stay_are_disconnected_in_the_end() -> None:
     edge, (client,) = logged_in(1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     assert (COORDINATOR_PEER, "Emptied") in tell(edge, Drain())
     assert edge.bye(client).code == "shutdown"
 
@@ -214,7 +214,7 @@ def test_those_that_stay_are_disconnected_in_the_end() -> None:
 @pytest.mark.parametrize("same_instance", [True, False])
 def test_a_client_that_moves_has_two_sessions_for_a_while(same_instance: bool) -> None:
     edge, (client,) = logged_in(1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     edge.heard(client)
     tell(edge, SessionTaken(edge.key(client), same_instance))
     if same_instance:
@@ -228,7 +228,7 @@ def test_a_client_that_moves_has_two_sessions_for_a_while(same_instance: bool) -
 
 def test_a_connection_point_that_stays_after_all_lets_clients_in_again() -> None:
     edge, (client,) = logged_in(1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     assert ServeClients() in edge.feed(Received(COORDINATOR_PEER, Serve(1)))
     edge.login("another")
     edge.heard(client)
@@ -239,7 +239,7 @@ def test_a_connection_point_that_stays_after_all_lets_clients_in_again() -> None
 
 def test_a_leaver_goes_when_all_it_sent_is_taken() -> None:
     edge, _ = logged_in(0, slot=1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     tell(edge, prepare(next_view(0)))
     tell(edge, Commit(2))
     out = edge.feed(Received(COORDINATOR_PEER, Retire(2)))
@@ -249,7 +249,7 @@ def test_a_leaver_goes_when_all_it_sent_is_taken() -> None:
 def test_a_leaver_owes_no_answer_when_it_goes() -> None:
     """A publisher's acknowledgement waits for it, be the subscriber long gone."""
     edge, _ = logged_in(0, slot=1)
-    tell(edge, MoveClients(["host:1"]))
+    tell(edge, MoveClients(["host:1"], 1))
     tell(edge, prepare(next_view(0)))
     tell(edge, Commit(2))
     message = deliver((5, 1, [(77, [1])]))

@@ -288,7 +288,7 @@ def test_stopping_says_goodbye_to_clients_first() -> None:
 def test_answers_that_nothing_waits_for_change_nothing() -> None:
     machine = serving()
     before = machine.status()
-    for message in (Prepared(2), Ready(2, 1, 1), Ended(1), Settled(1), Emptied(), Failed(2, "no")):
+    for message in (Prepared(2), Ready(2, 1, 1), Ended(1), Settled(1), Emptied(1), Failed(2, "no")):
         assert machine.handle(Received(Peer(MATCHER, 0), message)) == []
     assert machine.status() == before
     assert machine.handle(Received(Peer(MATCHER, 7), Settled(2))) == [], "of strangers nothing is expected"

@@ -17,6 +17,7 @@ from cluster.messages import (
     MATCHER,
     Abort,
     Begin,
+    ClientsMoved,
     Commit,
     Disconnect,
     Drain,
@@ -211,14 +212,14 @@ def test_connection_points_are_left_out_when_their_clients_have_moved() -> None:
     control.silent = {Peer(CONNECTION_POINT, 2)}
     control.ask("scale", connection_points=1)
     moves = [one for one in control.take() if isinstance(one, Send) and isinstance(one.message, MoveClients)]
-    assert moves == [Send(Peer(CONNECTION_POINT, slot), MoveClients(["door 0"])) for slot in (1, 2)]
+    assert moves == [Send(Peer(CONNECTION_POINT, slot), MoveClients(["door 0"], 1)) for slot in (1, 2)]
     rows = {f"{row['layer']} {row['slot']}": row["state"] for row in control.machine.status()["members"]}  # type: ignore[attr-defined]
     assert rows["connection_point 1"] == rows["connection_point 2"] == "moving clients"
-    control.say(Peer(CONNECTION_POINT, 1), Emptied())
+    control.say(Peer(CONNECTION_POINT, 1), Emptied(1))
     control.silent.clear()
     assert control.sent(Prepare), "one that is empty does not wait for the other"
     control.settle()
-    control.say(Peer(CONNECTION_POINT, 2), Emptied())
+    control.say(Peer(CONNECTION_POINT, 2), Emptied(1))
     control.settle()
     assert control.slots(CONNECTION_POINT) == [0]
     assert control.operation()["state"] == "done"
@@ -264,8 +265,24 @@ def test_a_wish_that_takes_a_leaver_back_lets_its_clients_in_again() -> None:
     control.ask("scale", connection_points=2)
     assert control.sent(Serve) == [last]
     assert control.operation()["state"] == "done"
-    assert control.say(last, Emptied()) == [], "too late"
+    assert control.say(last, Emptied(1)) == [], "too late"
     assert control.slots(CONNECTION_POINT) == [0, 1]
+
+
+def test_what_was_said_of_an_earlier_asking_is_not_taken_for_the_present_one() -> None:
+    control = Control(layers(connection_points=2)).serve()
+    last = Peer(CONNECTION_POINT, 1)
+    control.silent = {last}
+    for count in (1, 2, 1):  # asked to move its clients, let in again, asked again
+        control.ask("scale", connection_points=count)
+        control.take()
+    assert control.say(last, Emptied(1)) == [], "clients may have come in since"
+    assert control.say(last, ClientsMoved(1)) == []
+    assert control.slots(CONNECTION_POINT) == [0, 1]
+    control.silent.clear()
+    control.say(last, Emptied(2))
+    control.settle()
+    assert control.slots(CONNECTION_POINT) == [0]
 
 
 def test_a_slice_is_replaced_by_another_one() -> None:
