@@ -33,7 +33,10 @@ from cluster.serving.shared import SESSION_MASK, SUBSCRIPTION_MASK, Shared
 
 
 class Attaching:
-    """The part. _unregistered: restored sessions, whose subscriptions the matchers may not know."""
+    """Begins durable sessions, takes them up again, ends them.
+
+    _unregistered: restored sessions, whose subscriptions the matchers may not know.
+    """
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ about 30 ms for a normal form at the limit of 1,024 conjunctions, which all othe
 
 
 class Changes:
-    """The part.
+    """Numbers changes, sends them, and knows which are not answered.
 
     underway:   by number, what the matchers have not answered; `_bytes` of normal forms in all.
     rebuilding: what is sent again in a recovery, until all of it is answered.

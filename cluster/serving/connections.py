@@ -20,7 +20,11 @@ from cluster.serving.shared import SESSION_MASK, Shared
 
 
 class Connections:
-    """The part. gone: called with a connection that is no more, which may still have its session."""
+    """Opens and closes connections.
+
+    gone: called with a connection that is no more, which may still have its session.
+    _waiting: by number, those without a Hello yet, the oldest first.
+    """
 
     def __init__(self, shared: Shared, gone: Callable[[Connection], None]) -> None:
         self._shared = shared

@@ -24,7 +24,7 @@ from cluster.serving.shared import SESSION_MASK, Shared
 
 
 class Delivering:
-    """The part.
+    """Hands notifications to sessions, and tells the exit points of runs that have found their place.
 
     held:        (exit point, token) -> sessions that hold it.
     _delivered:  exit point -> tokens to send at the end of the round.

@@ -20,7 +20,7 @@ point."""
 
 
 class Giving:
-    """The part."""
+    """Serves the subscriptions in `Session.serving`."""
 
     def __init__(self, shared: Shared, validity: Validity) -> None:
         self._shared = shared

@@ -14,7 +14,7 @@ from cluster.validity import Validity
 
 
 class Leaving:
-    """The part.
+    """Sees to it that the clients go, and says when they have.
 
     moving:    where clients are to move, once this connection point is to leave.
     _asked:    the number of that MoveClients.

@@ -28,7 +28,10 @@ from cluster.serving.shared import Shared
 
 
 class Login:
-    """The part. _asking: client id -> questions about its home that are not answered."""
+    """Lets clients in.
+
+    _asking: client id -> questions about its home that are not answered.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from cluster.serving.shared import DROPPED_FOR, Shared
 
 
 class Notifying:
-    """The part."""
+    """Writes to the sessions that were touched in a round."""
 
     def __init__(self, shared: Shared, connections: Connections, delivering: Delivering, giving: Giving) -> None:
         self._shared = shared

@@ -16,7 +16,7 @@ from cluster.validity import Validity
 
 
 class Publishing:
-    """The part.
+    """Takes publications, passes them on, and acknowledges them.
 
     publishers: sessions that have published. pool_bytes: unacknowledged payload of all sessions.
     gathered:   what goes to each access point at the end of the round.

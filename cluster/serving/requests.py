@@ -21,7 +21,7 @@ KEEP_US = 10
 
 
 class Requests:
-    """The part: a switch."""
+    """A switch from frames to the parts."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ SESSIONS_PER_INCARNATION = 1 << 20
 
 
 class Sessions:
-    """The part. Sessions are numbered on from the incarnation's own start: no number of an earlier one comes back."""
+    """Makes sessions. They are numbered on from the incarnation's own start: no number of an earlier one comes back."""
 
     def __init__(self, shared: Shared, incarnation: int, publishing: Publishing) -> None:
         self._shared = shared

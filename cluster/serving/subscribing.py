@@ -32,7 +32,7 @@ OVER_LIMIT_US = 10_000
 
 
 class Subscribing:
-    """The part."""
+    """Checks what clients want to hear of, and tells them when it is so."""
 
     def __init__(
         self,

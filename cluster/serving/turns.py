@@ -30,7 +30,7 @@ FRAME_US = 5
 
 
 class Turns:
-    """The part. requests: what handles a frame.
+    """Reads clients, each in its turn.
 
     _behind: connections whose frames wait, the next to have its turn first; _spent: those without their full allowance.
     """
