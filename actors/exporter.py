@@ -39,6 +39,7 @@ TOKEN_BYTES = 16
 """What a token has at least."""
 ANSWER_S = 5.0
 """How long a scrape waits for the machine's turn to end, and for a scraper that sends no request."""
+POLL_S = 0.1
 AT_ONCE = 4
 """Scrapes; more are told to come later."""
 
@@ -105,12 +106,15 @@ class Exporter:
         named = host if everywhere else settings.host
         self.address = f"[{named}]:{bound}" if ":" in named else f"{named}:{bound}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": POLL_S}, name="metrics", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Serve no more; at once, as far as anybody waits for it, and within POLL_S in fact."""
+        threading.Thread(target=self._end, name="metrics-end", daemon=True).start()
+
+    def _end(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 

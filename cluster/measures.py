@@ -44,7 +44,7 @@ class Measures:
             Histogram(metric.buckets) if layer in metric.layers else None
             for metric in (DELAY, AGE, MATCH, SUBSCRIBE_ACK)
         )
-        self._turn = 0
+        self._messages = 0  # with publications
         self._match_ns: tuple[float, float] | None = None  # the least and the most of a publication, in the interval
         self.useful_ns = 0
         self.lanes: list[Backlog] = []
@@ -89,9 +89,9 @@ class Measures:
 
     def _taken_up(self, message: Publications | Batch | Result, count: int, now_us: int) -> None:
         """Of each message one run, each time another one, stands for all of it: there may be a thousand."""
+        self._messages += 1
         if self._age is not None and message.runs:
-            self._turn += 1
-            run = message.runs[self._turn % len(message.runs)]
+            run = message.runs[self._messages % len(message.runs)]
             self._age.add(max(now_us - run.time_us, 0), count)
 
     def _matched(self, count: int, spent_ns: int) -> None:
@@ -131,6 +131,7 @@ class Measures:
             "useful_us": self.useful_ns // 1000,
             "cpu_us": self.cpu_us,
             "resident_bytes": self.resident_bytes,
+            "messages_taken": self._messages,
         }
         for layer, _, messages, size in self.lanes:
             for key, value in ((f"backlog_{layer}_messages", messages), (f"backlog_{layer}_bytes", size)):
