@@ -239,7 +239,9 @@ class ExitPoint:
                 if first <= at < first + run.count
             ]
             rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            pending = Pending(0, run.client, last, refusals, repeated=doubles)
+            # A double that is not well-formed counts as that.
+            repeated = doubles - sum(sequence < run.first_sequence + doubles for sequence, _ in refusals)
+            pending = Pending(0, run.client, last, refusals, repeated=repeated)
             publisher.pending.append(pending)
             pendings.append(pending)
             first += run.count
