@@ -203,7 +203,7 @@ class Edge:
 
     def key(self, connection: int) -> int:
         """Return the client's key."""
-        session = self.machine._connections[connection].session
+        session = self.machine._shared.connections[connection].session
         assert session is not None, "not logged in"
         return session.key
 
