@@ -197,7 +197,7 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
     """
 
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
-    outcomes: list[tuple[int, int]] = []
+    outcomes: list[tuple[int, int]]
 
 
 # Subscriptions --------------------------------------------------------------------------------------------
