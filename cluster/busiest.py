@@ -3,7 +3,8 @@
 Of each batch's hits a few, evenly spaced, stand for all. That is a constant time for each batch, of which a matcher has
 some hundred a second, where counting every hit would take longer than finding it. What was counted fades: after
 HALF_SAMPLES more it counts half. A subscription that gets a share s of the hits is seen about s * HALF_SAMPLES times in
-that while, so that shares above one in a thousand are right to within a few per cent, and rarer ones are not listed.
+that while, so that a share of one in a hundred is right to within a tenth; what was seen less than SEEN_LEAST times is
+not listed.
 
 What it takes to find that a subscription does *not* match is not told apart: in the index one look at a bound serves
 all subscriptions that share it.
@@ -20,7 +21,9 @@ from cluster.frames import SUBSCRIPTION_BITS
 
 SAMPLE = 64
 """Hits of one batch that are looked at, at about 0.1 microseconds each."""
-HALF_SAMPLES = 1 << 16
+HALF_SAMPLES = 1 << 13
+"""So the counts are few enough for being looked through each second, in about a millisecond."""
+SEEN_LEAST = 4
 KEPT = 4096
 """Subscriptions that are remembered when they are thinned out."""
 REPORTED = 50
@@ -57,7 +60,11 @@ class Busiest:
     def top(self) -> list[tuple[int, int]]:
         """Return the busiest subscriptions, and how many of a million hits are theirs; the busiest first."""
         total = max(self._total, 1)
-        return [(subscription, count * MILLION // total) for subscription, count in self._counts.most_common(REPORTED)]
+        return [
+            (subscription, count * MILLION // total)
+            for subscription, count in self._counts.most_common(REPORTED)
+            if count >= SEEN_LEAST
+        ]
 
 
 class Row(NamedTuple):

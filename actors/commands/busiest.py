@@ -20,7 +20,8 @@ from cluster.config import load_config
 def busiest(top: int, config_path: str | None, as_json: bool) -> None:
     """Show the subscriptions that match most often; what a subscription costs grows with that.
 
-    From a sample that fades over the last hundred thousand or so of matches at each matcher: rare ones are not seen.
+    From a sample at each matcher, which fades: subscriptions with less than about one in a thousand of its matches are
+    not seen.
 
     \b
     kittiwake busiest

@@ -50,8 +50,8 @@ def test_shares_are_seen_as_they_are_within_the_sample_s_error() -> None:
     top = busiest.top()
     assert [subscription for subscription, _ in top[:3]] == [1, 2, 3]
     for subscription, parts in top[:3]:
-        assert parts / 1e6 == pytest.approx(shares[subscription], rel=0.1)
-    assert len(top) == 50
+        assert parts / 1e6 == pytest.approx(shares[subscription], rel=0.15)
+    assert len(top) < 10
 
 
 def test_the_sample_is_bounded_in_work_and_in_memory() -> None:
@@ -60,9 +60,10 @@ def test_the_sample_is_bounded_in_work_and_in_memory() -> None:
     busiest.sample(hits)
     assert sum(busiest._counts.values()) <= SAMPLE
     rng = np.random.default_rng(3)
-    for _ in range(2 * HALF_SAMPLES // SAMPLE + 10):
+    for _ in range(2 * HALF_SAMPLES // 63 + 10):
         busiest.sample(rng.integers(0, 1 << 60, 1000).astype(U64))
     assert len(busiest._counts) <= KEPT + 10 * SAMPLE, "those seen once are forgotten"
+    assert busiest.top() == [], "nothing stands out"
     busiest.sample(np.array([], U64))
 
 
