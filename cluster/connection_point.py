@@ -118,6 +118,7 @@ class ConnectionPoint:
         self._notifying = Notifying(shared, connections, self._delivering, self._giving)
         self._recovered = 0  # the epoch of the last Recover
         self.counters = shared.counters
+        self.answered = shared.answered
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
@@ -161,6 +162,7 @@ class ConnectionPoint:
             "durable_queued": self._homes.queued,
             "durable_bytes": self._homes.room.bytes,
             "unstored_portions": self._journal.underway,
+            "in_flight": self._publishing.books.in_flight,
             "unacknowledged_bytes": self._publishing.pool_bytes,
             "subscriptions": sum(len(session.subscriptions) for session in sessions),
             "held_runs": len(self._delivering.held),

@@ -71,6 +71,9 @@ from cluster.view import View, view_of
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
+Outcome = tuple[int, int, int]
+"""Of some publications, how many are matched, not well-formed, and doubles."""
+
 PUBLISHERS_REMEMBERED = 1_000_000
 """Idle publishers whose last sequence is kept, so that a late resend is known; about 200 bytes each."""
 
@@ -115,7 +118,7 @@ class ExitPoint:
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
         self._next_token = incarnation << NUMBER_BITS
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
-        self._acknowledgements: defaultdict[int, list[tuple[int, int, list[tuple[int, str]]]]] = defaultdict(list)
+        self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], []))
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("released", "matched", "unmatched", "rejected", "duplicates", "notifications"), 0
@@ -238,8 +241,9 @@ class ExitPoint:
                 for at, reason in results[0].rejected
                 if first <= at < first + run.count
             ]
-            rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            pending = Pending(0, run.client, last, refusals)
+            broken = sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
+            rejected += broken
+            pending = Pending(0, run.client, last, refusals, outcome=(0, broken, doubles))
             publisher.pending.append(pending)
             pendings.append(pending)
             first += run.count
@@ -285,11 +289,13 @@ class ExitPoint:
         outgoing: dict[int, _Outgoing] = {}
         tokens: dict[int, int] = {}
         at, first = 0, 0
+        matched = [0] * len(pendings)
         for place in sorted(found) if len(results) > 1 else found:
             while place >= first + share.runs[at].count:
                 first += share.runs[at].count
                 at += 1
             run = share.runs[at]
+            matched[at] += 1
             payload, clients = found[place]
             for client, numbers in clients.items():
                 slot = client >> SESSION_BITS
@@ -312,6 +318,8 @@ class ExitPoint:
                 if mine is None:
                     mine = out.clients[client] = []
                 mine.append((len(out.payloads) - 1, numbers))
+        for pending, count in zip(pendings, matched, strict=True):
+            pending.outcome = (count, pending.outcome[1], pending.outcome[2])
         for slot, out in outgoing.items():
             message, count = out.message()
             self.counters["notifications"] += count
@@ -353,6 +361,7 @@ class ExitPoint:
             pending.client = message.client
             pending.last = message.upto
         done[-1].rejected = message.rejected
+        done[-1].outcome = message.outcome
         if publisher.follower is not None or self._publishers.get(key) is publisher:
             self._settle(key, publisher)
 
@@ -361,36 +370,47 @@ class ExitPoint:
         told: Pending | None = None
         runs = 0
         rejected: list[tuple[int, str]] = []
+        outcome: Outcome = (0, 0, 0)
         while publisher.pending and not publisher.pending[0].waits:
             done = publisher.pending.popleft()
             if told is not None and told.client != done.client:
-                self._tell(key, publisher, told, runs, rejected)
+                self._tell(key, publisher, told, runs, rejected, outcome)
                 runs = 0
                 rejected = []
+                outcome = (0, 0, 0)
             told = done
             runs += 1
             rejected += done.rejected
+            outcome = _added(outcome, done.outcome)
         if told is not None:
-            self._tell(key, publisher, told, runs, rejected)
+            self._tell(key, publisher, told, runs, rejected, outcome)
 
     def _tell(
-        self, key: PublisherKey, publisher: Publisher, last: Pending, runs: int, rejected: list[tuple[int, str]]
+        self,
+        key: PublisherKey,
+        publisher: Publisher,
+        last: Pending,
+        runs: int,
+        rejected: list[tuple[int, str]],
+        outcome: Outcome,
     ) -> None:
         """The publisher's next `runs` are done: tell its connection point, or the exit point that it has now."""
         if publisher.follower is None:
-            self._acknowledgements[slot_of(last.client)].append((last.client, last.last, rejected))
+            acknowledge = self._acknowledgements[slot_of(last.client)]
+            acknowledge.acknowledgements.append((last.client, last.last, rejected))
+            acknowledge.outcomes.append(outcome)
             return
         assert self._handover is not None, f"{key} has a follower without a handover"
-        settled = PublisherSettled(self._handover.epoch, *key, runs, last.client, last.last, rejected)
+        settled = PublisherSettled(self._handover.epoch, *key, runs, last.client, last.last, rejected, outcome)
         self._out.append(Send(Peer(EXIT_POINT, publisher.follower), settled))
         if not publisher.pending:
             self._go_on()
 
     def _send_acknowledgements(self) -> None:
         known = {slot for view in (self._view, self._next) if view is not None for slot in view.connection_points}
-        for slot, acknowledgements in self._acknowledgements.items():
+        for slot, acknowledge in self._acknowledgements.items():
             if slot in known:  # else it has left, and its clients have sent again what they need to know of
-                self._out.append(Send(Peer(CONNECTION_POINT, slot), Acknowledge(acknowledgements)))
+                self._out.append(Send(Peer(CONNECTION_POINT, slot), acknowledge))
         self._acknowledgements.clear()
 
     # A view change -----------------------------------------------------------------------------------------------
@@ -468,6 +488,10 @@ class ExitPoint:
         for key in [key for key in self._streams if key[0] != self._view.epoch]:
             assert not self._streams[key].shares, f"{self._peer} forgets {key}, not all of which is released"
             del self._streams[key]
+
+
+def _added(one: Outcome, other: Outcome) -> Outcome:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 @dataclass(slots=True)

@@ -45,7 +45,8 @@ STEP_PUBLISHERS = 500
 class Pending:
     """A released run that is not acknowledged: connection points still to say Delivered, then told to `client`.
 
-    former: it was released by the publisher's former exit point, which will say when it is done.
+    former:  it was released by the publisher's former exit point, which will say when it is done.
+    outcome: how many of its publications are matched, not well-formed, and doubles.
     """
 
     waits: int
@@ -53,6 +54,7 @@ class Pending:
     last: int
     rejected: list[tuple[int, str]]
     former: bool = False
+    outcome: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(slots=True)

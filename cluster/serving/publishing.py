@@ -10,6 +10,7 @@ from __future__ import annotations
 from cluster import columns, frames
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.messages import Acknowledge, Peer, Publications, Run, Send
+from cluster.serving.books import Books
 from cluster.serving.records import Refusal, Session
 from cluster.serving.shared import SESSION_MASK, Shared
 from cluster.validity import Validity
@@ -19,6 +20,7 @@ class Publishing:
     """Takes publications, passes them on, and acknowledges them.
 
     publishers: sessions that have published. pool_bytes: unacknowledged payload of all sessions.
+    books:      what became of publications.
     gathered:   what goes to each access point at the end of the round.
     _durable:   durable sessions, by the number that they publish under.
     """
@@ -28,6 +30,7 @@ class Publishing:
         self._validity = validity
         self.publishers = 0
         self.pool_bytes = 0
+        self.books = Books(shared.counters)
         self.gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
         self._durable: dict[int, Session] = {}
 
@@ -110,16 +113,18 @@ class Publishing:
 
     def acknowledge(self, message: Acknowledge) -> None:
         """The matchers have what clients have published."""
-        for client, upto, rejected in message.acknowledgements:
+        for (client, upto, rejected), outcome in zip(message.acknowledgements, message.outcomes, strict=True):
             number = client & SESSION_MASK
             session = self._shared.sessions.get(number) or self._durable.get(number)
             if session is None or session.publisher != client:
+                self.books.enter_orphans(client, upto, outcome)
                 continue  # gone meanwhile
             assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
             assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
             if upto <= session.acknowledged:
                 continue  # again, or late, after a recovery
             self._shared.counters["acknowledged"] += upto - session.acknowledged
+            self.books.enter(upto - session.acknowledged, outcome)
             self._shared.counters["rejected"] += len(rejected)
             self._shared.recent.rejected(session.client_id, rejected)
             not_kept: list[tuple[int, str]] = []
@@ -148,6 +153,7 @@ class Publishing:
 
     def forget(self, session: Session) -> None:
         """Its connection is gone: what it has underway is acknowledged to nobody."""
+        self.books.gone(session, recovering=self._shared.recovering)
         self.publishers -= session.next_sequence is not None
         self.pool_bytes -= session.flight_bytes
 
@@ -163,6 +169,7 @@ class Publishing:
     def void(self) -> None:
         """Nothing goes to an access point any more but what is sent again."""
         self.gathered = {}
+        self.books.void()
 
     def send_again(self) -> None:
         """Send what is not acknowledged."""

@@ -56,6 +56,7 @@ class Change:
 
     closed: its number if it is removed. size: bytes of a normal form that count as underway.
     connection, portion: of a durable session, who has asked, and with what the journal has it on disk.
+    asked_us: when the client asked, microseconds since 1970.
     """
 
     session: int
@@ -65,6 +66,7 @@ class Change:
     message: SubscriptionChange
     connection: int | None = None
     portion: int = 0
+    asked_us: int = 0
 
 
 @dataclass(slots=True)

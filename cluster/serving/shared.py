@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from cluster import frames
 from cluster.codec import encode_frame
 from cluster.config import Config
@@ -23,6 +25,9 @@ PUBLISHERS_REMEMBERED = 1_000_000
 """Whose last delivered sequence is kept; about 200 bytes each."""
 
 
+ANSWERED_KEPT = 4096
+
+
 class Shared:
     """The common ground.
 
@@ -32,6 +37,8 @@ class Shared:
     by_client_id: the sessions that have a connection.
     touched:      by number, the sessions with something to write at the end of the round.
     watermarks:   of what was delivered here.
+    answered:     when clients asked for the changes that were answered, microseconds since 1970, the last ones;
+                  whoever measures takes them out.
     out:          what is to be done, in order; taken after each event.
     """
 
@@ -50,6 +57,7 @@ class Shared:
         self.touched: dict[int, Session] = {}
         self.watermarks = Watermarks(PUBLISHERS_REMEMBERED)
         self.recent = Recent()
+        self.answered: deque[int] = deque(maxlen=ANSWERED_KEPT)
         self.out: list[Instruction] = []
         self.counters = dict.fromkeys(
             (

@@ -125,8 +125,10 @@ class Subscribing:
         change = self._changes.note(session.key & SESSION_MASK, request, closed, subscription, normal_form)
         if normal_form is not None:
             session.subscriptions[number] = change
+        asked = self._changes.underway[change.change]
+        assert session.connection is not None, "nobody asks"
+        asked.asked_us = self._shared.connections[session.connection].now_us
         if session.durable is not None:
-            asked = self._changes.underway[change.change]
             asked.connection, asked.portion = session.connection, self._journal.present
         self._changes.send(session.access_point, [change])
 
@@ -139,6 +141,7 @@ class Subscribing:
                 self._attaching.greet(session)
             if session is None or change.request is None:
                 continue
+            self._shared.answered.append(change.asked_us)
             closed = change.closed
             if closed is not None and closed not in session.subscriptions:
                 session.live[closed] = False
