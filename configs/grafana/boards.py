@@ -42,7 +42,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One question. unit: Grafana's id of it. thresholds: from this value on the colour, ascending; below them, base."""
+    """One question. unit: Grafana's id. thresholds: from which value on which colour, ascending; below them, base."""
 
     title: str
     description: str
@@ -237,6 +237,7 @@ def _heatmap(panel: Panel) -> heatmap.Panel:
             .steps(64)
         )
         .y_axis(heatmap.YAxisConfig().unit(panel.unit))
+        .scale_distribution(common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LINEAR))
         .show_legend()
         .hide_y_histogram()
     )

@@ -49,7 +49,7 @@ SERVICE = Row(
             empty="no objectives",
         ),
         Panel(
-            "Publications",
+            "Publication rate",
             "Accepted from clients, a second.",
             (Query("cluster:kittiwake_publications_accepted:rate1m"),),
             unit="cps",

@@ -126,7 +126,7 @@ RECOVERY = Row(
     "Recoveries",
     (
         Panel(
-            "Duration by phase, mean",
+            "Duration of recoveries by phase, mean",
             "Of the recoveries of the last 5 minutes. `start` is the time for another process; spares make it short.",
             (Query(mean("recovery_seconds", by="phase", window=RECENT), "{{phase}}"),),
             unit="s",
