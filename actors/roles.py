@@ -158,6 +158,7 @@ class CoordinatorActor:
             incarnation=life + 1,
             supervisor=supervisor,
             failed=_leave,
+            config=settings,
         )
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor

@@ -36,11 +36,10 @@ class Kind(Enum):
 
 
 DELAY_BUCKETS_MS = (
-    *(0.2, 0.3, 0.5, 0.7),
-    *(1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),
-    *(1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 30_000),
+    *(0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 750.0),
+    *(1000.0, 1500.0, 2000.0, 3000.0, 5000.0, 7500.0, 10000.0, 20000.0, 30000.0, 60000.0),
 )
-"""Upper bounds; neighbours differ by 1.33 to 1.67 up to 3 s, so that a quantile read from them is as exact."""
+"""Upper bounds; the autoscaler's are the same."""
 MATCH_BUCKETS_US = (1, 2, 3, 5, 7, 10, 20, 30, 50, 70, 100, 200, 300, 500, 700, 1_000, 2_000, 5_000, 10_000, 100_000)
 PHASE_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
 
@@ -52,8 +51,8 @@ class Metric:
     name:    in full, as it is asked for in a query; a histogram's without _bucket, _sum and _count.
     layers:  of the slices that export it; `COORDINATOR` for what is the cluster's own.
     labels:  all of them, in order.
-    values:  of the last label, where there is one besides `layer` and `slot`: value -> the key of `gauges()` that it
-             is read from. Without one the only key stands under "".
+    values:  of the last label, unless that is `slot`: value -> the key of `gauges()` that it is read from. Without such
+             a label the only key stands under "". What the autoscaler says has none: it names its labels itself.
     buckets: upper bounds of a histogram, in microseconds, without the infinite one.
     """
 
@@ -68,7 +67,8 @@ class Metric:
 
 
 _UNITS = ("seconds", "bytes")
-_SLICE = ("layer", "slot")
+SLICE_LABELS = ("layer", "slot")
+"""Of what is a slice's own."""
 _ALL = (CONNECTION_POINT, ACCESS_POINT, MATCHER, EXIT_POINT)
 
 
@@ -84,7 +84,7 @@ def _metric(
 ) -> Metric:
     layers = (layers,) if isinstance(layers, str) else layers
     if labels is None:
-        labels = _SLICE if label is None else (*_SLICE, label)
+        labels = SLICE_LABELS if label is None else (*SLICE_LABELS, label)
     values = {"": keys} if isinstance(keys, str) else keys
     stem = name.removesuffix("_total")
     unit = next((unit for unit in _UNITS if stem.endswith(f"_{unit}")), "")
@@ -127,6 +127,10 @@ def _histogram(
 
 def _us(milliseconds: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(round(1000 * bound) for bound in milliseconds)
+
+
+def _of_layers(key: str) -> dict[str, str]:
+    return {layer: f"{key}_{layer}" for layer in _ALL}
 
 
 TO_LAYERS = {layer: f"backlog_{layer}" for layer in (*_ALL, COORDINATOR)}
@@ -373,9 +377,21 @@ STATE = (
 )
 
 CLUSTER = (
-    _gauge("slices", COORDINATOR, "Slices in the view, by layer.", labels=("layer",)),
-    _gauge("slices_wanted", COORDINATOR, "Slices that were asked for last, by layer.", labels=("layer",)),
-    _gauge("slices_lost", COORDINATOR, "Slices that are not heard of, or are being replaced.", labels=("layer",)),
+    _gauge("slices", COORDINATOR, "Slices in the view, by layer.", _of_layers("slices"), labels=("layer",)),
+    _gauge(
+        "slices_wanted",
+        COORDINATOR,
+        "Slices that were asked for last, by layer.",
+        _of_layers("slices_wanted"),
+        labels=("layer",),
+    ),
+    _gauge(
+        "slices_lost",
+        COORDINATOR,
+        "Slices that are not heard of, or are being replaced.",
+        _of_layers("slices_lost"),
+        labels=("layer",),
+    ),
     _counter(
         "transitions",
         COORDINATOR,
