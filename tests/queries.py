@@ -16,7 +16,7 @@ SELECTOR = re.compile(
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
 BY = re.compile(r"\bby\s*\(([^)]*)\)\s*\(")
 FUNCTION = re.compile(r"(\w+)\s*\(\s*$")
-FROM_PROMETHEUS = {"job", "instance"}
+FROM_PROMETHEUS = {"cluster", "job", "instance"}
 FOR_COUNTERS = {"rate", "increase", "irate", "resets"}
 FOR_GAUGES = {"deriv", "delta", "idelta", "min_over_time", "max_over_time", "avg_over_time", "changes"}
 PARTS = ("_bucket", "_sum", "_count")
@@ -124,6 +124,6 @@ def _possible(metric: Metric, label: str, value: str) -> bool:
         return value == "+Inf" or round(float(value) * 1_000_000) in metric.buckets
     if label == "layer" and "slot" in metric.labels:
         return value in metric.layers
-    if label == metric.labels[-1] and set(metric.values) != {""}:
+    if (label,) == metric.labels[-1:] and set(metric.values) != {""}:
         return value in metric.values
     return True

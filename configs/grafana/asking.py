@@ -37,8 +37,8 @@ class Series:
         return legend
 
 
-def filled(expr: str, *, scrape_s: float, step_s: float, variables: Mapping[str, str] | None = None) -> str:
-    """Return an expression with Grafana's variables replaced as Grafana does.
+def filled(expr: str, *, scrape_s: float, step_s: float, cluster: str) -> str:
+    """Return an expression with Grafana's variables replaced as Grafana does; `$layer` is all layers.
 
     scrape_s: how often Prometheus scrapes: `$__rate_interval` is four times that, and at least a step and a scrape.
     """
@@ -46,8 +46,8 @@ def filled(expr: str, *, scrape_s: float, step_s: float, variables: Mapping[str,
     known = {
         "__rate_interval": f"{rate_s}s",
         "__interval": f"{math.ceil(step_s)}s",
+        "cluster": cluster,
         "layer": ".+",
-        **(variables or {}),
     }
     for name in sorted(known, key=len, reverse=True):
         expr = expr.replace("${" + name + "}", known[name]).replace("$" + name, known[name])
@@ -79,6 +79,10 @@ class Prometheus:
         active = self._get("targets", {"state": "active"})["activeTargets"]
         intervals = [_seconds(one["scrapeInterval"]) for one in active if one["scrapePool"] == "kittiwake"]
         return max(intervals, default=60.0)
+
+    def clusters(self) -> list[str]:
+        """Return the names of the clusters that it knows."""
+        return sorted(one.labels.get("cluster", "") for one in self.now("max by (cluster) (kittiwake_slices)"))
 
     def get(self, what: str) -> dict[str, object]:
         """Return the data of another of its questions, such as `rules` or `targets`."""

@@ -2,7 +2,7 @@
 
 A board is rows of panels, a panel one question with its queries. The terms are few on purpose, so that all boards look
 alike; `to_grafana` is the only place that knows the SDK's builders. Expressions may use `$__rate_interval`, which
-Grafana makes at least four scrapes long, and `$layer`.
+Grafana makes at least four scrapes long, `$cluster` and `$layer`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ class Board:
 
 
 TAG = "kittiwake"
-MAX_MARKS = 100
 
 Builder = timeseries.Panel | stat.Panel | heatmap.Panel
 
@@ -122,12 +121,20 @@ def to_grafana(board: Board) -> models.Dashboard:
         )
         .with_variable(builders.DatasourceVariable("source").label("Prometheus").type("prometheus"))
     )
+    made.with_variable(
+        builders.QueryVariable("cluster")
+        .label("Cluster")
+        .datasource(SOURCE)
+        .query("label_values(kittiwake_slices, cluster)")
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+    )
     if board.by_layer:
         made.with_variable(
             builders.QueryVariable("layer")
             .label("Layer")
             .datasource(SOURCE)
-            .query("label_values(kittiwake_slices, layer)")
+            .query('label_values(kittiwake_slices{cluster="$cluster"}, layer)')
             .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
             .sort(models.VariableSort.ALPHABETICAL_ASC)
             .multi(True)

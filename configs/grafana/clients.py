@@ -5,6 +5,7 @@ from __future__ import annotations
 from configs.grafana.boards import Board, Panel, Query, Row
 from configs.grafana.promql import MARKS, greatest, grown, quantiles, rate, total
 
+NOT_REPLACED = 'reason!="latest_per_key"'
 POINT = "connection_point {{slot}}"
 
 CLIENTS = Row(
@@ -73,8 +74,8 @@ DROPS = Row(
             "Of all notifications, without latest_per_key. Dashed: KittiwakeDropsNotifications.",
             (
                 Query(
-                    'sum(reason:kittiwake_dropped:rate5m{reason!="latest_per_key"}) '
-                    f"/ ({rate('delivered_total', window='5m')} + sum(reason:kittiwake_dropped:rate5m) > 0)",
+                    f"{rate('dropped_total', of=NOT_REPLACED, window='5m')} "
+                    f"/ ({rate('delivered_total', window='5m')} + {rate('dropped_total', window='5m')} > 0)",
                     "dropped",
                 ),
             ),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from configs.grafana.boards import Board, Panel, Query, Row
-from configs.grafana.promql import MARKS, buckets, greatest, quantiles, rate, total
+from configs.grafana.promql import MARKS, buckets, greatest, quantiles, rate, recorded, total
 
-LATE = "cluster:kittiwake_notification_delay_late"
 OBJECTIVE_S = 0.1
 
 SERVICE = Row(
@@ -16,7 +15,7 @@ SERVICE = Row(
             "Share of notifications of the last 5 minutes that took more than 100 ms from the publication's "
             "acceptance to its subscriber's queue. The objective allows 1 %; from 10 % on "
             "KittiwakeDelayBudgetBurnsFast is raised.",
-            (Query(f"{LATE}:ratio5m"),),
+            (Query(recorded("cluster:kittiwake_notification_delay_late:ratio5m")),),
             unit="percentunit",
             kind="number",
             width=4,
@@ -27,7 +26,7 @@ SERVICE = Row(
         Panel(
             "Delay, p99",
             "99 of 100 notifications of the last minute were faster. Read from histogram buckets, exact to a third.",
-            (Query("cluster:kittiwake_notification_delay_seconds:p99_1m"),),
+            (Query(recorded("cluster:kittiwake_notification_delay_seconds:p99_1m")),),
             unit="s",
             kind="number",
             width=4,
@@ -51,7 +50,7 @@ SERVICE = Row(
         Panel(
             "Publication rate",
             "Accepted from clients, a second.",
-            (Query("cluster:kittiwake_publications_accepted:rate1m"),),
+            (Query(recorded("cluster:kittiwake_publications_accepted:rate1m")),),
             unit="cps",
             kind="number",
             width=4,
@@ -71,7 +70,7 @@ SERVICE = Row(
         Panel(
             "Publications unaccounted for",
             "Accepted less matched, unmatched, rejected, repeated, abandoned and in flight: 0, at every moment.",
-            (Query("sum(slot:kittiwake_publications_unaccounted:sum)"),),
+            (Query(f"sum({recorded('slot:kittiwake_publications_unaccounted:sum')})"),),
             unit="none",
             kind="number",
             width=4,

@@ -1,4 +1,7 @@
-"""Expressions that boards have in common. A metric is named once, without `kittiwake_`, and must exist."""
+"""Expressions that boards have in common. A metric is named once, without `kittiwake_`, and must exist.
+
+All are about the cluster that the variable `$cluster` says; Prometheus gets that label from the discovery.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,24 @@ from cluster.metrics import BY_NAME, PREFIX, Kind
 from configs.grafana.boards import Mark, Query
 
 WINDOW = "$__rate_interval"
+CLUSTER = 'cluster="$cluster"'
 
 
 def metric(name: str, *, of: str = "", kind: Kind | None = None) -> str:
     """Return a metric's full name with its matchers. Raises KeyError, or AssertionError if it is of another kind."""
     known = BY_NAME[PREFIX + name]
     assert kind is None or known.kind is kind, f"{name} is a {known.kind.value}, not a {kind.value}"
-    return known.name + (f"{{{of}}}" if of else "")
+    return known.name + chosen(of)
+
+
+def recorded(name: str, *, of: str = "") -> str:
+    """Return the name of what a rule records, with its matchers; see configs/rules/recording.yml."""
+    return name + chosen(of)
+
+
+def chosen(of: str = "") -> str:
+    """Return matchers: of the cluster that is chosen, and these."""
+    return f"{{{CLUSTER},{of}}}" if of else f"{{{CLUSTER}}}"
 
 
 def rate(name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> str:
@@ -39,7 +53,7 @@ def buckets(name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> s
     """Return how much a histogram's buckets grow a second."""
     full = metric(name, kind=Kind.HISTOGRAM)
     labels = f"le, {by}" if by else "le"
-    return f"sum by ({labels}) (rate({full}_bucket{_of(of)}[{window}]))"
+    return f"sum by ({labels}) (rate({full}_bucket{chosen(of)}[{window}]))"
 
 
 def quantile(share: float, name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> str:
@@ -50,7 +64,7 @@ def quantile(share: float, name: str, *, by: str = "", of: str = "", window: str
 def mean(name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> str:
     """Return the mean of a histogram's observations within the window."""
     full = metric(name, kind=Kind.HISTOGRAM)
-    both = (f"sum{_by(by)}(rate({full}_{part}{_of(of)}[{window}]))" for part in ("sum", "count"))
+    both = (f"sum{_by(by)}(rate({full}_{part}{chosen(of)}[{window}]))" for part in ("sum", "count"))
     return " / ".join(both)
 
 
@@ -61,10 +75,6 @@ def quantiles(name: str, *shares: float, of: str = "", window: str = WINDOW) -> 
 
 def _by(labels: str) -> str:
     return f" by ({labels}) " if labels else ""
-
-
-def _of(matchers: str) -> str:
-    return f"{{{matchers}}}" if matchers else ""
 
 
 def _titled(expr: str, title: str, label: str = "") -> str:

@@ -29,11 +29,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Window:
-    """The time shown, in seconds since 1970, and how often Prometheus scrapes."""
+    """The cluster and the time shown, in seconds since 1970, and how often Prometheus scrapes."""
 
     start_s: float
     end_s: float
     scrape_s: float
+    cluster: str
 
     @property
     def step_s(self) -> float:
@@ -42,7 +43,7 @@ class Window:
 
     def fill(self, expr: str) -> str:
         """Return an expression with Grafana's variables replaced."""
-        return filled(expr, scrape_s=self.scrape_s, step_s=self.step_s)
+        return filled(expr, scrape_s=self.scrape_s, step_s=self.step_s, cluster=self.cluster)
 
 
 def panels(board: Document) -> list[Document]:
@@ -96,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--prometheus", required=True, metavar="URL", help="where it is, as http://127.0.0.1:9090")
     parser.add_argument("--to", required=True, type=Path, metavar="DIRECTORY", help="where the PNG files go")
+    parser.add_argument("--cluster", help="its name, where Prometheus knows several")
     parser.add_argument("--board", action="append", choices=known, help="only this one; may be given more than once")
     parser.add_argument("--minutes", type=float, default=15.0, help="how far back from now (default: %(default)g)")
     chosen = parser.parse_args(arguments)
@@ -104,13 +106,24 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         prometheus = Prometheus(chosen.prometheus)
         now_s = time.time()
-        window = Window(now_s - 60 * chosen.minutes, now_s, prometheus.scrape_interval_s())
+        cluster = _cluster(prometheus, chosen.cluster)
+        window = Window(now_s - 60 * chosen.minutes, now_s, prometheus.scrape_interval_s(), cluster)
         for path in render((FOLDER / f"{name}.json" for name in chosen.board or known), prometheus, window, chosen.to):
             print(path)
     except PrometheusError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _cluster(prometheus: Prometheus, wanted: str | None) -> str:
+    known = prometheus.clusters()
+    if wanted is None and len(known) == 1:
+        return known[0]
+    if wanted not in known:
+        which = f"no cluster {wanted!r}" if wanted else "not one cluster alone"
+        raise PrometheusError(f"Prometheus knows {which}, but these: {', '.join(known) or 'none'}")
+    return wanted
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from configs.grafana.boards import Board, Panel, Query, Row
-from configs.grafana.promql import MARKS, greatest, grown
+from configs.grafana.promql import MARKS, greatest, grown, rate
 
 CHOSEN = 'layer=~"$layer"'
 DECISION = 'trigger="decision"'
@@ -126,7 +126,7 @@ MODEL = Row(
             (
                 Query(greatest("cost_per_hour"), "an hour"),
                 Query(
-                    f"{greatest('cost_per_hour')} / (cluster:kittiwake_delivered:rate1m * 3600 / 1000000 > 0)",
+                    f"{greatest('cost_per_hour')} / ({rate('delivered_total')} * 3600 / 1000000 > 0)",
                     "a million notifications",
                 ),
             ),
