@@ -14,9 +14,13 @@ CLUSTER = 'cluster="$cluster"'
 
 def metric(name: str, *, of: str = "", kind: Kind | None = None) -> str:
     """Return a metric's full name with its matchers. Raises KeyError, or AssertionError if it is of another kind."""
+    return _full(name, kind) + chosen(of)
+
+
+def _full(name: str, kind: Kind | None = None) -> str:
     known = BY_NAME[PREFIX + name]
     assert kind is None or known.kind is kind, f"{name} is a {known.kind.value}, not a {kind.value}"
-    return known.name + chosen(of)
+    return known.name
 
 
 def recorded(name: str, *, of: str = "") -> str:
@@ -51,7 +55,7 @@ def greatest(name: str, *, by: str = "", of: str = "") -> str:
 
 def buckets(name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> str:
     """Return how much a histogram's buckets grow a second."""
-    full = metric(name, kind=Kind.HISTOGRAM)
+    full = _full(name, Kind.HISTOGRAM)
     labels = f"le, {by}" if by else "le"
     return f"sum by ({labels}) (rate({full}_bucket{chosen(of)}[{window}]))"
 
@@ -63,7 +67,7 @@ def quantile(share: float, name: str, *, by: str = "", of: str = "", window: str
 
 def mean(name: str, *, by: str = "", of: str = "", window: str = WINDOW) -> str:
     """Return the mean of a histogram's observations within the window."""
-    full = metric(name, kind=Kind.HISTOGRAM)
+    full = _full(name, Kind.HISTOGRAM)
     both = (f"sum{_by(by)}(rate({full}_{part}{chosen(of)}[{window}]))" for part in ("sum", "count"))
     return " / ".join(both)
 
