@@ -16,6 +16,7 @@ from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters
 from actors.shell import Shell, Supervisor
 from actors.transport import Identity
 from cluster.config import Config
+from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import Coordinator
 from cluster.errors import ConfigError
 from cluster.figures import Series, series_of
@@ -170,6 +171,8 @@ async def start_role(
         shell.session_writer = Writer(store, opens, stored=shell.stored, failed=shell.store_failed)
     join = Join(incarnation, host, lane_port, door, os.getpid(), "" if exporter is None else exporter.address)
     role = Role(peer, join, machine, config, measures)
+    if isinstance(machine, ConnectionPoint):
+        measures.answered = machine.answered
     shell.handler = role
     if is_door:
         shell.perform(role.handle(restored))

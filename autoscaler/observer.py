@@ -5,7 +5,8 @@ so that a report which comes late does not look like a rate that rises. A slice 
 begins anew, as one does that is heard of for the first time: of these the first report says nothing of any interval.
 
 A report that was looked at already says nothing new. For a while what it said last stands; when nothing newer has come
-for STALE intervals, the slice is one of which nothing is known. What it has counted meanwhile comes with its next report.
+for STALE intervals, the slice is one of which nothing is known. What it has counted meanwhile comes with its next
+report.
 """
 
 from __future__ import annotations
