@@ -151,7 +151,7 @@ def test_every_panel_and_recorded_rule_has_data(watched: tuple[Prometheus, rende
     sizes = server.range(f'kittiwake_slices{{cluster="{NAME}"}}', window.start_s, window.end_s, SCRAPE_S)
     seen = {one.labels["layer"]: set(one.values) for one in sizes}
     assert seen["matcher"] >= {1.0, 3.0, 2.0}
-    assert seen["exit_point"] == {1.0, 2.0}
+    assert seen["exit_point"] >= {1.0, 2.0}
 
 
 def test_every_rule_is_evaluated_without_an_error(watched: tuple[Prometheus, render.Window]) -> None:

@@ -1,0 +1,235 @@
+"""`kittiwake top`: the running cluster in a terminal. What it shows is in `top_view.py`; this asks, draws, reads keys.
+
+Plain escape codes and not a library: of one of those only the padding of columns would be used, and a screen is a list
+of lines that tests compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+import msgspec
+
+from actors.commands.failures import Interrupted
+from actors.commands.options import config_option, json_option
+from actors.commands.running import run
+from actors.commands.top_view import View, screen
+from autoscaler.observer import Observer
+from cluster.config import Config, load_config
+from cluster.errors import KittiwakeError
+from cluster.messages import Peer, Report
+from cluster.observed import Observed, Slice
+
+if TYPE_CHECKING:
+    from cluster.admin import Admin
+
+KEYS_TO_QUIT = (b"q", b"Q")
+TAKE_SCREEN, GIVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+OPERATIONS = 8
+
+
+@click.command(short_help="Watch a running cluster.")
+@config_option
+@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.2),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@json_option
+def top(config_path: str | None, once: bool, interval_s: float, as_json: bool) -> None:
+    """Watch the cluster that runs on this machine: layers and slices, rates, delay, backlog, the last changes and
+    decisions. What is shown comes from the coordinator, and is of the time between its last two reports.
+
+    q or Ctrl-C ends it. With --json a document is printed for each look, on a line of its own; with --once, once. Where
+    there is no terminal, one of the two is needed.
+
+    \b
+    kittiwake top
+    kittiwake top --once
+    kittiwake top --json | jq .signals.publications_per_s
+    """
+    config = load_config(config_path)
+    if not (once or as_json or sys.stdout.isatty()):
+        raise click.UsageError("stdout is no terminal: use --once or --json")
+
+    async def work() -> None:
+        from actors.asking import open_admin
+
+        watcher = Watcher(open_admin(config), config)
+        if once or as_json:
+            await _print(watcher, once, as_json, max(interval_s, watcher.interval_s))
+        else:
+            await Live(watcher, sys.stdin, sys.stdout).run(interval_s)
+
+    try:
+        run(lambda _: work())
+    except Interrupted as interrupted:
+        if once or interrupted.number != signal.SIGINT:
+            raise
+
+
+class Watcher:
+    """Asks the coordinator, and makes of two of its documents what happened in between."""
+
+    def __init__(self, admin: Admin, config: Config) -> None:
+        self._admin = admin
+        self._observer = Observer(config.metrics.interval_ms)
+        self._looks = 0
+        self.interval_s = config.metrics.interval_ms / 1000
+        """Between two reports of a slice: after so long there is something new."""
+
+    async def look(self) -> View:
+        """Return what is known now. Raises KittiwakeError if the coordinator does not answer."""
+        status = await self._admin.status()
+        operations = (await self._admin.transitions())[-OPERATIONS:]
+        signals = self._observer.signals(observed(status, round(time.monotonic() * 1000)))
+        self._looks += 1
+        decisions = (status.get("autoscaler") or {}).get("decisions", [])
+        return View(datetime.now(), status, signals if self._looks > 1 else None, operations, decisions)
+
+
+def observed(status: dict[str, Any], now_ms: int) -> Observed:
+    """Return a status document as what the autoscaler's observer reads. now_ms: on the reader's monotonic clock."""
+    slices = {}
+    sizes: dict[str, int] = {}
+    for row in status.get("members", []):
+        peer = Peer(row["layer"], row["slot"])
+        said = row.get("report")
+        report = None if said is None else Report(**said)
+        slices[peer] = Slice(row.get("incarnation", 0), report)
+        sizes[peer.layer] = sizes.get(peer.layer, 0) + 1
+    operation = status.get("operation")
+    changing = status.get("recovery") is not None or (operation is not None and operation["state"] == "running")
+    return Observed(now_ms, status.get("epoch") or 0, sizes, changing, slices)
+
+
+def document(view: View) -> dict[str, Any]:
+    """Return a view as plain data."""
+    return {
+        "at": view.at.astimezone().isoformat(timespec="milliseconds"),
+        "status": view.status,
+        "signals": None if view.signals is None else msgspec.to_builtins(view.signals),
+        "operations": list(view.operations),
+        "decisions": list(view.decisions),
+    }
+
+
+async def _print(watcher: Watcher, once: bool, as_json: bool, interval_s: float) -> None:
+    await watcher.look()  # rates need two
+    while True:
+        await _pause(interval_s)
+        view = await watcher.look()
+        if as_json:
+            click.echo(json.dumps(document(view)))
+        else:
+            size = shutil.get_terminal_size()
+            color = sys.stdout.isatty()
+            height = sys.maxsize if not color else size.lines
+            click.echo("\n".join(screen(view, size.columns, height, color=color)))
+        if once:
+            return
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+class Live:
+    """The screen and the keys. keys, out: the terminal's two sides."""
+
+    def __init__(self, watcher: Watcher, keys: TextIO, out: TextIO) -> None:
+        self._watcher = watcher
+        self._keys = keys
+        self._out = out
+        self._view: View | None = None
+        self._ended = asyncio.Event()
+
+    async def run(self, interval_s: float) -> None:
+        """Show the cluster until somebody wants no more; the terminal is afterwards as it was."""
+        view = await self._watcher.look()  # a cluster that is not there is said before the screen is taken
+        loop = asyncio.get_running_loop()
+        with _raw(self._keys), _taken(self._out):
+            loop.add_signal_handler(signal.SIGWINCH, self._draw)
+            loop.add_reader(self._keys.fileno(), self._read)
+            try:
+                self._show(view)
+                while not self._ended.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._ended.wait(), interval_s)
+                    if not self._ended.is_set():
+                        await self._look_again()
+            finally:
+                loop.remove_reader(self._keys.fileno())
+                loop.remove_signal_handler(signal.SIGWINCH)
+
+    async def _look_again(self) -> None:
+        assert self._view is not None, "there was a first look"
+        try:
+            self._show(await self._watcher.look())
+        except KittiwakeError as error:
+            last = self._view
+            said = f"as of {last.at:%H:%M:%S}: {error}"
+            self._show(View(last.at, last.status, last.signals, last.operations, last.decisions, said))
+
+    def _show(self, view: View) -> None:
+        self._view = view
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._view is None:
+            return
+        columns, lines = os.get_terminal_size(self._out.fileno())
+        rows = screen(self._view, columns, lines, color=True)
+        text = "\r\n".join(TO_LINE_END + row for row in rows)  # cleared first: after a full line it would lose its end
+        self._out.write(HOME + text + TO_SCREEN_END)
+        self._out.flush()
+
+    def _read(self) -> None:
+        typed = os.read(self._keys.fileno(), 64)
+        if not typed or any(key in typed for key in KEYS_TO_QUIT):
+            self._ended.set()
+
+
+@contextlib.contextmanager
+def _raw(keys: TextIO) -> Iterator[None]:
+    """Have keys at once and unseen; Ctrl-C stays a signal. What is no terminal stays as it is."""
+    import termios
+    import tty
+
+    if not keys.isatty():
+        yield
+        return
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _taken(out: TextIO) -> Iterator[None]:
+    """Have a screen of its own; what was there is back afterwards."""
+    out.write(TAKE_SCREEN)
+    try:
+        yield
+    finally:
+        out.write(GIVE_SCREEN)
+        out.flush()
