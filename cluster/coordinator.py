@@ -1056,7 +1056,6 @@ class Coordinator:
                     "metrics_address": report.join.metrics_address or None,
                     "heard_ms_ago": self._now_ms - report.heard_ms,
                     "counters": report.counters,
-                    "report": None if report.measured is None else msgspec.structs.asdict(report.measured),
                 }
             members.append(row)
         document: dict[str, object] = {

@@ -13,23 +13,18 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-import msgspec
 
 from actors.commands.failures import Interrupted
 from actors.commands.options import config_option, json_option
 from actors.commands.running import run
 from actors.commands.top_view import View, screen
-from autoscaler.observer import Observer
-from cluster.config import Config, load_config
+from cluster.config import load_config
 from cluster.errors import KittiwakeError
-from cluster.messages import Peer, Report
-from cluster.observed import Observed, Slice
 
 if TYPE_CHECKING:
     from cluster.admin import Admin
@@ -55,7 +50,7 @@ OPERATIONS = 8
 @json_option
 def top(config_path: str | None, once: bool, interval_s: float, as_json: bool) -> None:
     """Watch the cluster that runs on this machine: layers and slices, rates, delay, backlog, the last changes and
-    decisions. What is shown comes from the coordinator, and is of the time between its last two reports.
+    decisions. It comes from the coordinator; rates and delays are of the time between a slice's last two reports.
 
     q or Ctrl-C ends it. With --json a document is printed for each look, on a line of its own; with --once, once. Where
     there is no terminal, one of the two is needed.
@@ -63,7 +58,7 @@ def top(config_path: str | None, once: bool, interval_s: float, as_json: bool) -
     \b
     kittiwake top
     kittiwake top --once
-    kittiwake top --json | jq .signals.publications_per_s
+    kittiwake top --json | jq .status.measures.notification_delay_ms.p99
     """
     config = load_config(config_path)
     if not (once or as_json or sys.stdout.isatty()):
@@ -72,11 +67,11 @@ def top(config_path: str | None, once: bool, interval_s: float, as_json: bool) -
     async def work() -> None:
         from actors.asking import open_admin
 
-        watcher = Watcher(open_admin(config), config)
+        admin = open_admin(config)
         if once or as_json:
-            await _print(watcher, once, as_json, max(interval_s, watcher.interval_s))
+            await _print(admin, once, as_json, interval_s)
         else:
-            await Live(watcher, sys.stdin, sys.stdout).run(interval_s)
+            await Live(admin, sys.stdin, sys.stdout).run(interval_s)
 
     try:
         run(lambda _: work())
@@ -85,39 +80,11 @@ def top(config_path: str | None, once: bool, interval_s: float, as_json: bool) -
             raise
 
 
-class Watcher:
-    """Asks the coordinator, and makes of two of its documents what happened in between."""
-
-    def __init__(self, admin: Admin, config: Config) -> None:
-        self._admin = admin
-        self._observer = Observer(config.metrics.interval_ms)
-        self._looks = 0
-        self.interval_s = config.metrics.interval_ms / 1000
-        """Between two reports of a slice: after so long there is something new."""
-
-    async def look(self) -> View:
-        """Return what is known now. Raises KittiwakeError if the coordinator does not answer."""
-        status = await self._admin.status()
-        operations = (await self._admin.transitions())[-OPERATIONS:]
-        signals = self._observer.signals(observed(status, round(time.monotonic() * 1000)))
-        self._looks += 1
-        decisions = (status.get("autoscaler") or {}).get("decisions", [])
-        return View(datetime.now(), status, signals if self._looks > 1 else None, operations, decisions)
-
-
-def observed(status: dict[str, Any], now_ms: int) -> Observed:
-    """Return a status document as what the autoscaler's observer reads. now_ms: on the reader's monotonic clock."""
-    slices = {}
-    sizes: dict[str, int] = {}
-    for row in status.get("members", []):
-        peer = Peer(row["layer"], row["slot"])
-        said = row.get("report")
-        report = None if said is None else Report(**said)
-        slices[peer] = Slice(row.get("incarnation", 0), report)
-        sizes[peer.layer] = sizes.get(peer.layer, 0) + 1
-    operation = status.get("operation")
-    changing = status.get("recovery") is not None or (operation is not None and operation["state"] == "running")
-    return Observed(now_ms, status.get("epoch") or 0, sizes, changing, slices)
+async def look(admin: Admin) -> View:
+    """Return what the coordinator knows now. Raises KittiwakeError if it does not answer."""
+    status = await admin.status()
+    operations = (await admin.transitions())[-OPERATIONS:]
+    return View(datetime.now(), status, operations, (status.get("autoscaler") or {}).get("decisions", []))
 
 
 def document(view: View) -> dict[str, Any]:
@@ -125,17 +92,14 @@ def document(view: View) -> dict[str, Any]:
     return {
         "at": view.at.astimezone().isoformat(timespec="milliseconds"),
         "status": view.status,
-        "signals": None if view.signals is None else msgspec.to_builtins(view.signals),
         "operations": list(view.operations),
         "decisions": list(view.decisions),
     }
 
 
-async def _print(watcher: Watcher, once: bool, as_json: bool, interval_s: float) -> None:
-    await watcher.look()  # rates need two
+async def _print(admin: Admin, once: bool, as_json: bool, interval_s: float) -> None:
     while True:
-        await _pause(interval_s)
-        view = await watcher.look()
+        view = await look(admin)
         if as_json:
             click.echo(json.dumps(document(view)))
         else:
@@ -145,17 +109,14 @@ async def _print(watcher: Watcher, once: bool, as_json: bool, interval_s: float)
             click.echo("\n".join(screen(view, size.columns, height, color=color)))
         if once:
             return
-
-
-async def _pause(seconds: float) -> None:
-    await asyncio.sleep(seconds)
+        await asyncio.sleep(interval_s)
 
 
 class Live:
     """The screen and the keys. keys, out: the terminal's two sides."""
 
-    def __init__(self, watcher: Watcher, keys: TextIO, out: TextIO) -> None:
-        self._watcher = watcher
+    def __init__(self, admin: Admin, keys: TextIO, out: TextIO) -> None:
+        self._admin = admin
         self._keys = keys
         self._out = out
         self._view: View | None = None
@@ -163,7 +124,7 @@ class Live:
 
     async def run(self, interval_s: float) -> None:
         """Show the cluster until somebody wants no more; the terminal is afterwards as it was."""
-        view = await self._watcher.look()  # a cluster that is not there is said before the screen is taken
+        view = await look(self._admin)  # a cluster that is not there is said before the screen is taken
         loop = asyncio.get_running_loop()
         with _raw(self._keys), _taken(self._out):
             loop.add_signal_handler(signal.SIGWINCH, self._draw)
@@ -182,11 +143,11 @@ class Live:
     async def _look_again(self) -> None:
         assert self._view is not None, "there was a first look"
         try:
-            self._show(await self._watcher.look())
+            self._show(await look(self._admin))
         except KittiwakeError as error:
             last = self._view
             said = f"as of {last.at:%H:%M:%S}: {error}"
-            self._show(View(last.at, last.status, last.signals, last.operations, last.decisions, said))
+            self._show(View(last.at, last.status, last.operations, last.decisions, said))
 
     def _show(self, view: View) -> None:
         self._view = view

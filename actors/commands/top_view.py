@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from actors.commands.operations import changes, duration, size
 from actors.commands.options import plural
-from autoscaler.signals import Histogram, Signals, SliceSignals, quantile
-from cluster.messages import MATCHER
+from cluster.messages import CONNECTION_POINT, MATCHER
 
 Document = dict[str, Any]
 Style = Literal["", "bold", "dim", "head", "green", "yellow", "red"]
@@ -27,6 +26,8 @@ FOOTER_LEAST = 3
 """Lines that changes and decisions keep while slices compete for the room, where there are TALL lines."""
 TALL = 16
 GAP = "  "
+HELD = ("subscriptions", "sessions")
+"""Counters that are shown besides the measures."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class View:
     """What is known at one moment.
 
     at:         the time of day that is shown.
-    status:     the coordinator's document. signals: of the interval before, None if there was none.
+    status:     the coordinator's document, as of `kittiwake status --json`.
     operations: as of `kittiwake transitions`, oldest first.
     decisions:  the autoscaler's entries (autoscaler.controller.Entry as documents), oldest first.
     trouble:    why all this is old; "" if it is not.
@@ -42,7 +43,6 @@ class View:
 
     at: datetime
     status: Document
-    signals: Signals | None = None
     operations: Sequence[Document] = ()
     decisions: Sequence[Document] = ()
     trouble: str = ""
@@ -50,18 +50,18 @@ class View:
 
 @dataclass(frozen=True)
 class _Row:
-    """One line of the table. who: the layer, or the layer and the slot. of: its signals. use: what it is ranked by."""
+    """One line of the table. who: the layer, or the layer and the slot. of: its measures. use: what it is ranked by."""
 
     layer: str
     who: str
     state: str
     pid: str
-    of: SliceSignals
+    of: Document
     is_layer: bool = False
 
     @property
     def use(self) -> float:
-        return self.of.useful_share or 0.0
+        return self.of.get("useful_share") or 0.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def screen(view: View, width: int, height: int, *, color: bool = False) -> list[
 
 
 def _summary(view: View, width: int) -> list[list[Segment]]:
-    status, signals = view.status, view.signals
+    status, measures = view.status, view.status.get("measures")
     state = str(status.get("state", "unknown"))
     lost = status.get("lost", 0)
     title: list[Segment] = [
@@ -112,14 +112,14 @@ def _summary(view: View, width: int) -> list[list[Segment]]:
     if pad > 0:
         title += [(" " * pad, ""), (clock, "dim")]
     lines = [title]
-    if signals is not None:
-        subscriptions = signals.subscriptions
+    if measures is not None:
         parts = [
-            f"in {rate(signals.publications_per_s)}/s",
-            f"out {rate(signals.notifications_per_s)}/s",
-            f"delay {_quantiles(signals.delay)}",
-            f"subscribe {_quantiles(signals.subscribe_ack)}",
-            f"subscriptions {'-' if subscriptions is None else number(subscriptions)}",
+            f"in {rate(_of_layer(measures, CONNECTION_POINT, 'publications_per_s'))}/s",
+            f"out {rate(_of_layer(measures, CONNECTION_POINT, 'notifications_per_s'))}/s",
+            f"delay {_quantiles(measures['notification_delay_ms'])}",
+            f"subscribe {_quantiles(measures['subscribe_ack_ms'])}",
+            f"match {_quantiles(measures['match_ms'])}",
+            f"in flight {number(measures['books']['in_flight'])}",
         ]
         while len(parts) > 1 and len(GAP.join(parts)) > width:
             parts.pop()
@@ -139,8 +139,13 @@ def _summary(view: View, width: int) -> list[list[Segment]]:
     return lines
 
 
-def _quantiles(counts: Histogram | None) -> str:
-    middle, most = (None, None) if counts is None else (quantile(counts, 0.5), quantile(counts, 0.99))
+def _of_layer(measures: Document, layer: str, name: str) -> float | None:
+    value: float | None = measures["layers"][layer][name]
+    return value
+
+
+def _quantiles(spread: Document) -> str:
+    middle, most = spread["p50"], spread["p99"]
     return "-" if middle is None or most is None else f"p50 {_ms(middle)} p99 {_ms(most)}"
 
 
@@ -168,43 +173,31 @@ def rate(per_s: float | None) -> str:
 
 def _rows(view: View) -> list[list[_Row]]:
     """Return the slices by layer, in the order of the status."""
-    known = {} if view.signals is None else {(one.layer, one.slot): one for one in view.signals.slices}
     groups: dict[str, list[_Row]] = {}
     for member in view.status.get("members", []):
-        layer, slot = member["layer"], member["slot"]
-        signals = known.get((layer, slot), SliceSignals(layer=layer, slot=slot))
-        pid = str(member.get("pid", "-"))
-        who = f"{layer.replace('_', ' ')} {slot}"
-        groups.setdefault(layer, []).append(_Row(layer, who, str(member.get("state")), pid, signals))
+        layer = member["layer"]
+        counters = member.get("counters", {})
+        measures = {name: counters.get(name) for name in HELD} | member.get("measures", {})
+        who = f"{layer.replace('_', ' ')} {member['slot']}"
+        row = _Row(layer, who, str(member.get("state")), str(member.get("pid", "-")), measures)
+        groups.setdefault(layer, []).append(row)
     return list(groups.values())
 
 
 def _whole(rows: list[_Row], shown: int) -> _Row:
     """Return the row of a layer: the busiest slice's time, and sums; what every matcher does is not summed up."""
     first = rows[0]
-
-    def over(name: str, combine: Callable[[list[float]], float] = sum) -> Any:
-        values = [value for value in (getattr(row.of, name) for row in rows) if value is not None]
-        return combine(values) if values else None
-
-    everywhere = max if first.layer == MATCHER else sum
-    signals = SliceSignals(
-        layer=first.layer,
-        slot=0,
-        useful_share=over("useful_share", max),
-        backlog_messages=over("backlog_messages"),
-        publications_per_s=over("publications_per_s", everywhere),
-        notifications_per_s=over("notifications_per_s"),
-        subscriptions=over("subscriptions"),
-        connections=over("connections"),
-        rss_bytes=over("rss_bytes"),
-    )
+    measures = {}
+    for name in {name for row in rows for name in row.of}:
+        values = [value for value in (row.of.get(name) for row in rows) if value is not None]
+        everywhere = name == "useful_share" or (name == "publications_per_s" and first.layer == MATCHER)
+        measures[name] = (max(values) if everywhere else sum(values)) if values else None
     count = len(rows)
     who = f"{first.layer.replace('_', ' ')}s {count}" + (f", {shown} shown" if shown < count else "")
     worst = next((row.state for row in rows if row.state == "lost"), None)
     states = {row.state for row in rows}
     state = worst or (states.pop() if len(states) == 1 else "changing")
-    return _Row(first.layer, who, state, "", signals, is_layer=True)
+    return _Row(first.layer, who, state, "", measures, is_layer=True)
 
 
 def _fitting(groups: list[list[_Row]], room: int) -> list[_Row]:
@@ -242,35 +235,34 @@ def _state(row: _Row) -> Segment:
 
 
 def _share(row: _Row) -> Segment:
-    share = row.of.useful_share
+    share = row.of.get("useful_share")
     return "-" if share is None else f"{share:.0%}", _use_style(row)
-
-
-def _match(row: _Row) -> Segment:
-    spread = row.of.match_ms
-    return "" if spread is None or not spread.count else _ms(spread.mean), ""
 
 
 def _counted(name: str) -> Callable[[_Row], Segment]:
     def cell(row: _Row) -> Segment:
-        value = getattr(row.of, name)
+        value = row.of.get(name)
         return "" if value is None else number(value), ""
 
     return cell
+
+
+def _memory(row: _Row) -> Segment:
+    value = row.of.get("resident_bytes")
+    return "" if not value else size(value), ""
 
 
 COLUMNS = (
     _Column("SLICE", 9, lambda row: (row.who if row.is_layer else f" {row.who}", "bold" if row.is_layer else ""), True),
     _Column("STATE", 6, _state, True),
     _Column("IN USE", 8, _share),
-    _Column("", 3, lambda row: (_bar(row.of.useful_share), _use_style(row)), True),
+    _Column("", 3, lambda row: (_bar(row.of.get("useful_share")), _use_style(row)), True),
     _Column("PUBL/S", 7, _counted("publications_per_s")),
     _Column("NOTIF/S", 4, _counted("notifications_per_s")),
     _Column("BACKLOG", 6, _counted("backlog_messages")),
     _Column("SUBSCR", 5, _counted("subscriptions")),
-    _Column("CLIENTS", 4, _counted("connections")),
-    _Column("MATCH", 2, _match),
-    _Column("MEMORY", 3, lambda row: ("" if row.of.rss_bytes is None else size(row.of.rss_bytes), "")),
+    _Column("CLIENTS", 4, _counted("sessions")),
+    _Column("MEMORY", 3, _memory),
     _Column("PID", 1, lambda row: (row.pid, "dim")),
 )
 

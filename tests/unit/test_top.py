@@ -22,15 +22,12 @@ from click.testing import CliRunner
 
 import actors.asking
 from actors.cli import main
-from actors.commands.top import GIVE_SCREEN, TAKE_SCREEN, Live, Watcher, observed
+from actors.commands.top import GIVE_SCREEN, TAKE_SCREEN, Live
 from actors.commands.top_view import View, number, screen
 from autoscaler.decision import Decision, LayerDecision
-from autoscaler.signals import BUCKETS, DELAY_BOUNDS_MS, Signals, SliceSignals, Spread
 from cluster.admin import Admin
-from cluster.config import Config
 from cluster.errors import KittiwakeError
-from cluster.messages import CONNECTION_POINT, MATCHER, Peer, Report
-from cluster.metrics import DELAY_BUCKETS_MS
+from cluster.messages import CONNECTION_POINT, MATCHER
 from tests.unit.conversation import conversation
 from tests.unit.test_cli import ABORTED, OPERATION, RUNNING
 
@@ -40,55 +37,52 @@ WIDTHS = (1, 10, 20, 40, 60, 80, 100, 132, 250)
 HEIGHTS = (1, 2, 5, 8, 12, 24, 60)
 
 
-def histogram(**counts: int) -> tuple[int, ...]:
-    """Return a histogram with counts below bounds, as in `ms5=10`."""
-    places = {f"ms{bound:g}": place for place, bound in enumerate(DELAY_BOUNDS_MS)}
-    made = [0] * BUCKETS
-    for name, count in counts.items():
-        made[places[name]] = count
-    return tuple(made)
+def measures(layer: str, slot: int, use: float) -> dict[str, Any]:
+    """Return what a slice measures, as in its row of the status."""
+    return {
+        "useful_share": use,
+        "publications_per_s": 2345.0,
+        "notifications_per_s": 54_321.0 if layer in ("connection_point", "exit_point") else None,
+        "backlog_messages": 10 * slot,
+        "backlog_bytes": 9000 * slot,
+        "resident_bytes": 151_000_000,
+    }
 
 
-def slices(layers: dict[str, int]) -> tuple[SliceSignals, ...]:
-    return tuple(
-        SliceSignals(
-            layer=layer,
-            slot=slot,
-            useful_share=0.1 + 0.4 * slot if layer == "matcher" else 0.25,
-            backlog_messages=10 * slot,
-            match_ms=Spread(5, 0.001, 0.02, 0.012) if layer == "matcher" else None,
-            publications_per_s=2345.0,
-            notifications_per_s=54_321.0 if layer in ("connection_point", "exit_point") else None,
-            subscriptions=1000 + slot if layer == "matcher" else None,
-            connections=7 if layer == "connection_point" else None,
-            rss_bytes=151_000_000,
-        )
-        for layer, count in layers.items()
-        for slot in range(count)
-    )
+WHOLE = {
+    "books": {"accepted": 99_999, "in_flight": 321},
+    "notification_delay_ms": {"count": 100, "p50": 1.5625, "p99": 14.5},
+    "subscribe_ack_ms": {"count": 0, "p50": None, "p99": None},
+    "match_ms": {"count": 5, "p50": 0.012, "p99": 0.0316},
+    "layers": {"connection_point": {"publications_per_s": 2345.0, "notifications_per_s": 54_321.0}},
+}
 
 
-def view(layers: dict[str, int] | None = None, **changed: Any) -> View:
+def use_of(layer: str, slot: int) -> float:
+    return 0.1 + 0.4 * slot if layer == MATCHER else 0.25
+
+
+def view(
+    layers: dict[str, int] | None = None,
+    use: Callable[[str, int], float] = use_of,
+    status: dict[str, Any] | None = None,
+    **changed: Any,
+) -> View:
     """Return a cluster of so many slices that is well, but for what is changed."""
-    layers = layers or LAYERS
     members = [
-        {"layer": layer, "slot": slot, "state": "serving", "pid": 4000 + slot}
-        for layer, count in layers.items()
+        {
+            "layer": layer,
+            "slot": slot,
+            "state": "serving",
+            "pid": 4000 + slot,
+            "counters": {"subscriptions": 1000 + slot} if layer == MATCHER else {"sessions": 7},
+            "measures": measures(layer, slot, use(layer, slot)),
+        }
+        for layer, count in (layers or LAYERS).items()
         for slot in range(count)
     ]
-    status = {"name": "local", "state": "serving", "epoch": 12, "lost": 0, "sessions": 7, "members": members}
-    status |= changed.pop("status", {})
-    signals = Signals(
-        interval_s=1.0,
-        epoch=12,
-        sizes=layers,
-        publications_per_s=2345.0,
-        notifications_per_s=54_321.0,
-        delay=histogram(ms2=90, ms15=10),
-        subscribe_ack=histogram(ms5=1),
-        slices=slices(layers),
-    )
-    return View(AT, status, **{"signals": signals, **changed})
+    document = {"name": "local", "state": "serving", "epoch": 12, "lost": 0, "sessions": 7, "measures": WHOLE}
+    return View(AT, document | {"members": members} | (status or {}), **changed)
 
 
 DECISION = {
@@ -107,21 +101,21 @@ def test_a_wide_screen_shows_all() -> None:
     lines = screen(view(operations=[OPERATION, ABORTED], decisions=[DECISION, HELD]), 140, 40)
     assert lines[0] == "kittiwake local: serving, view 12, 7 clients" + " " * 88 + "12:34:56"
     assert lines[1] == (
-        "in 2,345/s  out 54.3k/s  delay p50 1.56 ms p99 14.5 ms  subscribe p50 4 ms p99 4.98 ms  subscriptions 3,003"
+        "in 2,345/s  out 54.3k/s  delay p50 1.56 ms p99 14.5 ms  subscribe -  match p50 12 µs p99 32 µs  in flight 321"
     )
-    heads = "SLICE STATE IN USE PUBL/S NOTIF/S BACKLOG SUBSCR CLIENTS MATCH MEMORY PID"
+    heads = "SLICE STATE IN USE PUBL/S NOTIF/S BACKLOG SUBSCR CLIENTS MEMORY PID"
     assert " ".join(lines[3].split()) == heads
     rows = [" ".join(line.split()) for line in lines[4:13]]
     assert rows == [
         "connection point 0 serving 25% ██░░░░░░░░ 2,345 54.3k 0 7 151 MB 4000",
-        "access point 0 serving 25% ██░░░░░░░░ 2,345 0 151 MB 4000",
+        "access point 0 serving 25% ██░░░░░░░░ 2,345 0 7 151 MB 4000",
         "matchers 3 serving 90% █████████░ 2,345 30 3,003 453 MB",
-        "matcher 0 serving 10% █░░░░░░░░░ 2,345 0 1,000 12 µs 151 MB 4000",
-        "matcher 1 serving 50% █████░░░░░ 2,345 10 1,001 12 µs 151 MB 4001",
-        "matcher 2 serving 90% █████████░ 2,345 20 1,002 12 µs 151 MB 4002",
-        "exit points 2 serving 25% ██░░░░░░░░ 4,690 109k 10 302 MB",
-        "exit point 0 serving 25% ██░░░░░░░░ 2,345 54.3k 0 151 MB 4000",
-        "exit point 1 serving 25% ██░░░░░░░░ 2,345 54.3k 10 151 MB 4001",
+        "matcher 0 serving 10% █░░░░░░░░░ 2,345 0 1,000 151 MB 4000",
+        "matcher 1 serving 50% █████░░░░░ 2,345 10 1,001 151 MB 4001",
+        "matcher 2 serving 90% █████████░ 2,345 20 1,002 151 MB 4002",
+        "exit points 2 serving 25% ██░░░░░░░░ 4,690 109k 10 14 302 MB",
+        "exit point 0 serving 25% ██░░░░░░░░ 2,345 54.3k 0 7 151 MB 4000",
+        "exit point 1 serving 25% ██░░░░░░░░ 2,345 54.3k 10 7 151 MB 4001",
     ]
     at = datetime.fromtimestamp(1.8e9).strftime("%H:%M:%S")
     assert lines[13:] == [
@@ -166,18 +160,10 @@ def test_columns_go_by_how_little_they_tell() -> None:
 
 def test_where_lines_are_few_each_layer_stays_and_the_busiest_slices() -> None:
     large = {"connection_point": 1, "access_point": 1, "matcher": 30, "exit_point": 2}
-    shown = view(large, operations=[OPERATION] * 5)
-    signals = cast(Signals, shown.signals)
-    busy = tuple(
-        msgspec.structs.replace(one, useful_share=0.95 if one.slot in (7, 21) else 0.2)
-        if one.layer == "matcher"
-        else one
-        for one in signals.slices
-    )
-    shown = View(AT, shown.status, msgspec.structs.replace(signals, slices=busy), shown.operations)
+    shown = view(large, lambda _, slot: 0.95 if slot in (7, 21) else 0.2, operations=[OPERATION] * 5)
     lines = [line.strip() for line in screen(shown, 80, 18)]
     assert len(lines) == 18
-    assert any(line.startswith("matchers 30, 5 shown") for line in lines)
+    assert any(line.startswith("matchers 30, 7 shown") for line in lines)
     assert {"matcher 7", "matcher 21"} <= {" ".join(line.split()[:2]) for line in lines}
     assert any(line.startswith("exit points 2") for line in lines)
     assert lines[-2:] == ["changes", "3 matcher +2 +3 -1, exit point +1: done in 4.3 s"]
@@ -187,7 +173,7 @@ def test_a_lost_slice_is_shown_before_busy_ones() -> None:
     large = {"connection_point": 1, "access_point": 1, "matcher": 30, "exit_point": 1}
     shown = view(large)
     members = [row | ({"state": "lost"} if row["pid"] == 4017 else {}) for row in shown.status["members"]]
-    lost = View(AT, shown.status | {"members": members, "lost": 1}, shown.signals)
+    lost = View(AT, shown.status | {"members": members, "lost": 1})
     text = "\n".join(screen(lost, 100, 10))
     assert "1 LOST" in text
     assert re.search(r"matchers 30, \d shown +lost", text)
@@ -195,10 +181,15 @@ def test_a_lost_slice_is_shown_before_busy_ones() -> None:
 
 
 def test_what_is_not_known_is_not_shown_as_0() -> None:
-    lines = screen(view(signals=None), 120, 30)
-    assert not any("/s " in line for line in lines[:2])
-    (row,) = [line for line in lines if " matcher 1" in line]
-    assert row.split()[:4] == ["matcher", "1", "serving", "-"]
+    rows = [{"layer": MATCHER, "slot": 0, "state": "starting"}]
+    unknown = dict.fromkeys(("publications_per_s", "notifications_per_s"))
+    whole = WHOLE | {"layers": {"connection_point": unknown}}
+    for status in ({"members": rows, "measures": whole}, {"members": rows, "measures": None}):
+        lines = screen(view(status=status), 120, 30)
+        assert [line.split() for line in lines if "matcher 0" in line] == [
+            ["matcher", "0", "starting", "-", "░" * 10, "-"]
+        ]
+        assert ("in -/s  out -/s" in "\n".join(lines)) == (status["measures"] is not None)
 
 
 def test_trouble_and_a_running_operation_are_said() -> None:
@@ -224,50 +215,9 @@ def test_numbers_are_short(count: float, text: str) -> None:
     assert number(count) == text
 
 
-# From the coordinator's documents ---------------------------------------------------------------------------------
+# The command and the terminal -------------------------------------------------------------------------------------
 
-
-def report(layer: str, at_ms: int, times: int) -> dict[str, Any]:
-    """Return a slice's report after so many seconds of the same work, as it is in a status document."""
-    delay = [0] * (len(DELAY_BUCKETS_MS) + 1)
-    delay[3] = 100 * times
-    counters = {
-        "useful_us": 400_000 * times,
-        "accepted": 2000 * times,
-        "publications": 2000 * times,
-        "notifications": 500 * times,
-        "subscriptions": 42,
-        "connections": 5,
-        "resident_bytes": 99_000_000,
-    }
-    histograms = (
-        {"notification_delay": [*delay, 0]} if layer == CONNECTION_POINT else {"match": [100 * times, 0, 500 * times]}
-    )
-    said = Report(at_ms, counters, histograms, [(MATCHER, 0, 3, 900)], (4000, 6000))
-    return cast(dict[str, Any], json.loads(msgspec.json.encode(msgspec.structs.asdict(said))))
-
-
-def status(times: int) -> dict[str, Any]:
-    members = [
-        {
-            "layer": layer,
-            "slot": 0,
-            "state": "serving",
-            "pid": 7,
-            "incarnation": 1,
-            "report": report(layer, 1000 * times, times),
-        }
-        for layer in (CONNECTION_POINT, MATCHER)
-    ]
-    return {
-        "name": "local",
-        "state": "serving",
-        "epoch": 3,
-        "lost": 0,
-        "sessions": 5,
-        "operation": None,
-        "members": members,
-    }
+SMALL = view({CONNECTION_POINT: 1, MATCHER: 1}).status
 
 
 class Documents:
@@ -286,42 +236,12 @@ class Documents:
         return [OPERATION]
 
 
-def watcher(*documents: dict[str, Any] | None) -> Watcher:
-    return Watcher(cast(Admin, Documents(*documents)), Config())
-
-
-@conversation
-async def test_two_looks_make_rates() -> None:
-    watching = watcher(status(1), status(2))
-    assert (await watching.look()).signals is None
-    signals = (await watching.look()).signals
-    assert signals is not None
-    assert signals.publications_per_s == 2000
-    assert signals.notifications_per_s == 500
-    assert signals.delay is not None
-    assert sum(signals.delay) == 100
-    (matcher,) = signals.of(MATCHER)
-    assert (matcher.useful_share, matcher.subscriptions, matcher.rss_bytes) == (0.4, 42, 99_000_000)
-    assert matcher.match_ms is not None
-    assert matcher.backlog_bytes == 1800, "as both slices say"
-
-
-def test_a_slice_that_has_not_reported_is_known_to_be_there() -> None:
-    rows = [{"layer": MATCHER, "slot": 1, "state": "starting"}, *status(1)["members"]]
-    seen = observed({"epoch": None, "members": rows, "recovery": {}}, 5)
-    assert seen.epoch == 0
-    assert seen.changing
-    assert seen.sizes == {MATCHER: 2, CONNECTION_POINT: 1}
-    assert seen.slices[Peer(MATCHER, 1)].report is None
-    assert seen.slices[Peer(MATCHER, 0)].report is not None
-
-
-# The command and the terminal -------------------------------------------------------------------------------------
+def admin(*documents: dict[str, Any] | None) -> Admin:
+    return cast(Admin, Documents(*documents))
 
 
 def top(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> Any:
-    monkeypatch.setattr(actors.asking, "open_admin", lambda config: Documents(status(1), status(2)))
-    monkeypatch.setattr("actors.commands.top._pause", lambda seconds: asyncio.sleep(0))
+    monkeypatch.setattr(actors.asking, "open_admin", lambda config: Documents(SMALL))
     return CliRunner().invoke(main, ["top", *arguments], env=environment, catch_exceptions=False)
 
 
@@ -329,15 +249,14 @@ def test_once(monkeypatch: pytest.MonkeyPatch) -> None:
     result = top(monkeypatch, "--once", COLUMNS="80")
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    assert lines[0].startswith("kittiwake local: serving, view 3, 5 clients")
+    assert lines[0].startswith("kittiwake local: serving, view 12, 7 clients")
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in result.output
 
 
 def test_once_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(top(monkeypatch, "--once", "--json").output)
-    assert document["signals"]["publications_per_s"] == 2000
-    assert document["status"]["name"] == "local"
+    assert document["status"] == SMALL
     assert document["operations"] == [json.loads(json.dumps(OPERATION))]
     assert datetime.fromisoformat(document["at"]).tzinfo is not None
 
@@ -404,14 +323,14 @@ def drawn(seen: str) -> list[str]:
 async def test_it_draws_resizes_says_trouble_and_gives_the_terminal_back() -> None:
     with a_terminal() as terminal:
         before = terminal.settings()
-        live = Live(watcher(status(1), status(2), None), terminal.keys, terminal.out)
+        live = Live(admin(SMALL, SMALL, None), terminal.keys, terminal.out)
         running = asyncio.create_task(live.run(0.01))
         seen = await terminal.until(lambda seen: "does not answer\x1b" in seen and seen.endswith("\x1b[J"))
         assert seen.startswith(TAKE_SCREEN)
         assert terminal.settings() != before
         lines = drawn(seen)
-        assert lines[0].startswith("kittiwake local: serving, view 3, 5 clients")
-        assert lines[1].startswith("in 2,000/s")
+        assert lines[0].startswith("kittiwake local: serving, view 12, 7 clients")
+        assert lines[1].startswith("in 2,345/s")
         assert lines[2].startswith("as of ")
         terminal.resize(40, 6)
         os.kill(os.getpid(), 28)  # SIGWINCH, which the terminal sends to its own foreground alone
@@ -427,7 +346,7 @@ async def test_without_a_coordinator_the_screen_is_not_taken() -> None:
     with a_terminal() as terminal:
         before = terminal.settings()
         with pytest.raises(KittiwakeError, match="does not answer"):
-            await Live(watcher(None), terminal.keys, terminal.out).run(1)
+            await Live(admin(None), terminal.keys, terminal.out).run(1)
         assert terminal.settings() == before
 
 
@@ -435,7 +354,7 @@ async def test_without_a_coordinator_the_screen_is_not_taken() -> None:
 async def test_a_signal_gives_the_terminal_back() -> None:
     with a_terminal() as terminal:
         before = terminal.settings()
-        running = asyncio.create_task(Live(watcher(status(1)), terminal.keys, terminal.out).run(1))
+        running = asyncio.create_task(Live(admin(SMALL), terminal.keys, terminal.out).run(1))
         await terminal.until(lambda seen: seen.endswith("\x1b[J"))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
