@@ -15,19 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.signals import LAYERS, Histogram, Signals, SliceSignals, Spread, added
-from cluster.messages import ACCESS_POINT, CONNECTION_POINT, EXIT_POINT, MATCHER, Peer, Report
+from cluster.aggregates import TAKEN, backlogs, rate
+from cluster.messages import CONNECTION_POINT, EXIT_POINT, MATCHER, Peer, Report
 from cluster.observed import Observed
 
 STALE = 3.0
 """Reports come once an interval, and one may be late."""
 
-PUBLICATIONS = {
-    CONNECTION_POINT: ("accepted",),
-    ACCESS_POINT: ("publications",),
-    MATCHER: ("publications",),
-    EXIT_POINT: ("released", "duplicates"),
-}
-"""What a slice has processed."""
 NOTIFICATIONS = {CONNECTION_POINT: "notifications", EXIT_POINT: "notifications"}
 
 
@@ -101,7 +95,7 @@ class Observer:
         )
 
     def _slices(self, observed: Observed, now_ms: int) -> tuple[SliceSignals, ...]:
-        backlog = self._backlog()
+        backlog = backlogs({peer: (None, known.report) for peer, known in self._known.items()})
         slices = []
         for peer in sorted(observed.slices, key=lambda peer: (LAYERS.index(peer.layer), peer.slot)):
             known = self._known.get(peer)
@@ -127,15 +121,6 @@ class Observer:
             )
         return tuple(slices)
 
-    def _backlog(self) -> dict[Peer, tuple[int, int]]:
-        """Return what waits on the way to each slice: messages and bytes, as those who send have reported them."""
-        found: dict[Peer, tuple[int, int]] = {}
-        for known in self._known.values():
-            for layer, slot, messages, size in known.report.lanes:
-                before = found.get(Peer(layer, slot), (0, 0))
-                found[Peer(layer, slot)] = (before[0] + messages, before[1] + size)
-        return found
-
     def _placement_s(self, observed: Observed) -> float | None:
         """Return how long the operation took that has ended since the last call, None if none has."""
         number = None if observed.last_done is None else observed.last_done[0]
@@ -147,24 +132,15 @@ class Observer:
 
 def _said(peer: Peer, earlier: Report | None, report: Report) -> SliceSignals:
     counters = report.counters
-    spent_ms = 0 if earlier is None else report.at_ms - earlier.at_ms
-    before: Mapping[str, int] = {} if earlier is None else earlier.counters
-
-    def rate(*keys: str) -> float | None:
-        """Return how much was added to these for each second of the slice's own."""
-        if spent_ms <= 0:
-            return None
-        return sum(max(counters.get(key, 0) - before.get(key, 0), 0) for key in keys) * 1000 / spent_ms
-
-    useful = rate("useful_us")
+    useful = rate((earlier, report), "useful_us")
     notifications = NOTIFICATIONS.get(peer.layer)
     return SliceSignals(
         layer=peer.layer,
         slot=peer.slot,
         useful_share=None if useful is None else min(useful / 1e6, 1.0),
         match_ms=_spread(earlier, report) if peer.layer == MATCHER else None,
-        publications_per_s=rate(*PUBLICATIONS[peer.layer]),
-        notifications_per_s=None if notifications is None else rate(notifications),
+        publications_per_s=rate((earlier, report), *TAKEN[peer.layer]),
+        notifications_per_s=None if notifications is None else rate((earlier, report), notifications),
         subscriptions=counters.get("subscriptions") if peer.layer == MATCHER else None,
         connections=counters.get("connections"),
         rss_bytes=counters.get("resident_bytes") or None,
@@ -204,7 +180,7 @@ def _publications_each(layer: str, counters: Mapping[str, int]) -> float:
     """
     if layer == CONNECTION_POINT:
         return 1.0
-    publications = sum(counters.get(key, 0) for key in PUBLICATIONS[layer])
+    publications = sum(counters.get(key, 0) for key in TAKEN[layer])
     taken = counters.get("messages_taken", 0)
     return max(publications / taken, 1.0) if taken else 1.0
 

@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 
+from cluster.aggregates import of_cluster, of_slices
 from cluster.assignment import fewest_moves, reassign
 from cluster.columns import u16
 from cluster.config import Config
@@ -120,7 +121,7 @@ class Report:
     moved, emptied: its clients have moved, and wait for what is underway; the last has gone.
     left: it owes nothing any more, and can be stopped.
     dead: it is known to be no more, before anybody could do something about it.
-    measured: its last report.
+    measured, measured_before: its last report, and the one before.
     """
 
     incarnation: int
@@ -136,6 +137,7 @@ class Report:
     dead: bool = False
     counters: dict[str, int] = field(default_factory=dict)
     measured: Measured | None = None
+    measured_before: Measured | None = None
 
     @property
     def moving(self) -> bool:
@@ -382,7 +384,7 @@ class Coordinator:
             case Heartbeat(counters):
                 report.counters = counters
             case Measured():
-                report.measured = message
+                report.measured_before, report.measured = report.measured, message
             case Installed():
                 report.installed = True
                 if self.state is State.INSTALLING:
@@ -1039,6 +1041,12 @@ class Coordinator:
         """Return the cluster as a JSON document: its state, and a row for each slot."""
         members = []
         lost = 0
+        pairs = {
+            peer: (report.measured_before, report.measured)
+            for peer, report in sorted(self._reports.items())
+            if report.measured is not None
+        }
+        measures = of_slices(pairs)
         for peer, _ in self.processes():
             report = self._reports[peer]
             row: dict[str, object] = {"layer": peer.layer, "slot": peer.slot}
@@ -1057,6 +1065,8 @@ class Coordinator:
                     "heard_ms_ago": self._now_ms - report.heard_ms,
                     "counters": report.counters,
                 }
+                if peer in measures:
+                    row["measures"] = measures[peer]
             members.append(row)
         document: dict[str, object] = {
             "name": self._name,
@@ -1070,6 +1080,7 @@ class Coordinator:
             "recoveries": self._recoveries,
             "operation": None if self._operation is None else msgspec.to_builtins(self._shown(self._operation)),
             "metrics_address": self.metrics_address or None,
+            "measures": of_cluster(pairs),
             "members": members,
         }
         if self.process is not None:

@@ -45,3 +45,20 @@ class Histogram:
     def state(self) -> list[int]:
         """The counts, and behind them the sum, rounded: what a report holds of it."""
         return [*self.counts, round(self.sum)]
+
+
+def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
+    """Return the value that this share of the values does not pass, None if there are none.
+
+    Within a bucket values are taken as spread evenly; for values above the last bound it is that bound.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    wanted, seen, lower = share * total, 0, 0.0
+    for upper, count in zip(bounds, counts, strict=False):
+        if count and seen + count >= wanted:
+            return lower + (upper - lower) * max(0.0, wanted - seen) / count
+        seen += count
+        lower = upper
+    return float(bounds[-1])
