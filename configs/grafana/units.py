@@ -26,6 +26,8 @@ def shown(value: float, unit: str) -> str:
             return f"{_scaled(value)}B"
         case "Bps" | "binBps":
             return f"{_scaled(value)}B/s"
+        case "bool_yes_no":
+            return "yes" if value else "no"
         case "none" | "short":
             return _scaled(value).rstrip()
         case _ if unit.endswith("ps"):  # cps, ops, reqps, wps: counts of something a second
