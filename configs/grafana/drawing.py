@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import matplotlib.dates
@@ -143,13 +144,19 @@ def _lines(
         if step["value"] is not None and low <= step["value"] <= high:
             axes.axhline(step["value"], color=COLORS.get(step["color"], "grey"), linestyle="--", linewidth=0.9)
     for _, color, one in marks:
-        for time in one.times:
+        for time in _beginnings(one.times):
             axes.axvline(_date(time), color=COLORS.get(color, color), linewidth=0.8, alpha=0.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, unit)))
     axes.grid(alpha=0.25)
     if 0 < len(named) <= LEGEND_MAX:
         axes.legend(fontsize=7, loc="upper left", framealpha=0.6)
     _time_axis(axes, window)
+
+
+def _beginnings(times: Sequence[float]) -> list[float]:
+    """Return where runs of neighbouring times begin: an annotation is true for as long as its window is wide."""
+    step = min((later - time for time, later in pairwise(times)), default=0.0)
+    return [*times[:1], *(later for time, later in pairwise(times) if later - time > 1.5 * step)]
 
 
 def _number_or_0(value: float | None) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,6 +16,8 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
+from actors.commands.top import look
+from actors.commands.top_view import screen
 from actors.launch import Broker, launch
 from cluster.config import ClientPort, Config, Metrics, Timing, Transitions
 from cluster.metrics import AUTOSCALER, OUTPUT
@@ -122,6 +125,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
                         assert operation["state"] == "done", operation["reason"]
                     await kill_matcher(broker)
                     await until(lambda: len(server.now("up == 1")) == 8, "newcomers are not found, or leavers kept")
+                    seen = screen(await look(broker.admin), 120, 40)
+                    assert re.match(r"in [\d,.]+k?/s  out [\d,.]+k?/s  delay p50 ", seen[1]), seen[1]
+                    assert len([line for line in seen if " serving " in line]) >= 7, seen
                     left: dict[str, str] = {}
 
                     def complete() -> bool:
