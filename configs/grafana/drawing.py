@@ -131,8 +131,8 @@ def _lines(
     else:
         for name, one in named:
             point = "." if len(one.times) < 3 else ""
-            dates = [_date(time) for time in one.times]
-            axes.plot(dates, one.values, label=name, linewidth=1.2, marker=point, drawstyle=style)
+            times, values = _with_holes(one)
+            axes.plot([_date(time) for time in times], values, label=name, linewidth=1.2, marker=point, drawstyle=style)
     if custom.get("scaleDistribution", {}).get("type") == "log":
         axes.set_yscale("log")
     elif "min" in settings:
@@ -151,6 +151,19 @@ def _lines(
     if 0 < len(named) <= LEGEND_MAX:
         axes.legend(fontsize=7, loc="upper left", framealpha=0.6)
     _time_axis(axes, window)
+
+
+def _with_holes(one: Series) -> tuple[list[float], list[float]]:
+    """Return a series's times and values, with a NaN where points are missing, so that no line bridges the hole."""
+    step = min((later - time for time, later in pairwise(one.times)), default=0.0)
+    times, values = list(one.times[:1]), list(one.values[:1])
+    for (time, later), value in zip(pairwise(one.times), one.values[1:], strict=True):
+        if later - time > 1.5 * step:
+            times.append(time + step)
+            values.append(math.nan)
+        times.append(later)
+        values.append(value)
+    return times, values
 
 
 def _beginnings(times: Sequence[float]) -> list[float]:
@@ -181,17 +194,22 @@ def _heatmap(axes: Axes, panel: Document, named: Sequence[tuple[str, Series]], w
         highest = max((value for row in cells for value in row if not math.isnan(value)), default=1.0)
         norm = PowerNorm(0.5, vmin=0, vmax=highest)
         axes.pcolormesh(edges, range(len(rows) + 1), cells, cmap="Oranges", norm=norm)
-    axes.set_yticks(range(1, len(rows) + 1), [shown(bound, unit) for bound, _ in rows], fontsize=7)
+    every = 1 + len(rows) // LEGEND_MAX
+    places = range(1, len(rows) + 1)
+    axes.set_yticks(places[::every], [shown(bound, unit) for bound, _ in rows[::every]], fontsize=7)
     _time_axis(axes, window)
 
 
 def _number(axes: Axes, panel: Document, named: Sequence[tuple[str, Series]]) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
-    unit = defaults(panel).get("unit", "short")
+    settings = defaults(panel)
+    unit = settings.get("unit", "short")
     for place, (name, one) in enumerate(named[:4]):
         value = next((value for value in reversed(one.values) if not math.isnan(value)), math.nan)
         middle = 1 - (place + 0.5) / min(len(named), 4)
         size = 24 if len(named) == 1 else 13
+        if "decimals" in settings:
+            value = round(value, settings["decimals"]) if math.isfinite(value) else value
         text = shown(value, unit) if len(named) == 1 else f"{name}: {shown(value, unit)}"
         axes.text(0.5, middle, text, ha="center", va="center", size=size, color=color_of(panel, value))

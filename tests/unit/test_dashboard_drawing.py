@@ -116,6 +116,17 @@ def test_what_has_no_data_says_so_and_what_is_unknown_is_an_error() -> None:
         draw(board, [(strange, [Answer("", (Series({}, (1.0,), (1.0,)),))])], [], (0, 10))
 
 
+def test_lines_do_not_bridge_what_is_missing() -> None:
+    place = {"x": 0, "y": 0, "w": 12, "h": 8}
+    panel = {"type": "timeseries", "title": "Holes", "gridPos": place}
+    one = Series({}, (1.0, 2.0, 3.0, 7.0, 8.0), (1.0, 2.0, 3.0, 4.0, 5.0))
+    mark = ("Changes", "blue", Series({}, (2.0, 3.0, 7.0), (1.0, 1.0, 1.0)))
+    figure = draw({"title": "Board", "panels": [panel]}, [(panel, [Answer("a", (one,))])], [mark], (0, 10))
+    line, *marks = figure.axes[0].lines
+    assert [str(value) for value in line.get_ydata()] == ["1.0", "2.0", "3.0", "nan", "4.0", "5.0"]
+    assert len(marks) == 2, "one for each beginning"
+
+
 @pytest.mark.parametrize(
     ("clusters", "arguments", "said"),
     [
