@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from actors.commands import broker, check, completion, demo, publish, replay, scale, subscribe, top, why
+from actors.commands import broker, busiest, check, completion, demo, publish, replay, scale, subscribe, top, why
 from actors.commands.failures import friendly
 
 EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs (of `why`: it does not match); 2 the
@@ -42,6 +42,7 @@ main.add_command(scale.scale)
 main.add_command(scale.replace)
 main.add_command(scale.transitions)
 main.add_command(scale.abort)
+main.add_command(busiest.busiest)
 main.add_command(publish.pub)
 main.add_command(subscribe.sub)
 main.add_command(replay.replay)

@@ -10,11 +10,13 @@ them takes differences, and for a few values what was the least or the most in t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import MutableSequence
 from operator import itemgetter
 
-from cluster.columns import UINT32, unpack
+import numpy as np
+
+from cluster import columns
+from cluster.busiest import Busiest
 from cluster.histogram import Histogram
 from cluster.messages import Batch, Deliver, Event, Publications, Received, Report, Result
 from cluster.metrics import BY_NAME, METRICS, Kind
@@ -33,6 +35,7 @@ class Measures:
 
     useful_ns:  spent at work since the start.
     lanes, resident_bytes, cpu_us: what the shell has seen last.
+    busiest:    of a matcher, its sample of hits.
     answered:   when clients asked for what the machine has answered since, microseconds since 1970; the machine appends
                 to it and this empties it.
     """
@@ -51,6 +54,7 @@ class Measures:
         self.resident_bytes = 0
         self.cpu_us = 0
         self.answered: MutableSequence[int] = []
+        self.busiest: Busiest | None = None
 
     # The shell tells -----------------------------------------------------------------------------------------------
 
@@ -110,14 +114,10 @@ class Measures:
         if len(runs) == 1:
             self._delay.add(max(now_us - runs[0][2], 0), len(message.publication) // 4)
             return
-        # In which run's publications the notifications are.
-        publication = unpack(UINT32, message.publication)
-        if not publication:
-            return
-        run_of = unpack(UINT32, message.run)
-        counts = Counter(map(run_of.__getitem__, publication))
+        # How many notifications are of each run's publications.
+        counts = np.bincount(columns.u32(message.run)[columns.u32(message.publication)], minlength=len(runs))
         ages = [max(now_us - time_us, 0) for time_us in map(itemgetter(2), runs)]
-        self._delay.add_all([ages[run] for run in counts], list(counts.values()))
+        self._delay.add_all(ages, counts.tolist())
 
     def due(self, now_ms: int) -> bool:
         """Tell whether it is time for a report, and before it for the shell to say what it sees."""
@@ -148,7 +148,8 @@ class Measures:
         self._reported_ms = now_ms
         match_ns, self._match_ns = self._match_ns, None
         spread = None if match_ns is None else (round(match_ns[0]), round(match_ns[1]))
-        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread)
+        busiest = [] if self.busiest is None else self.busiest.top()
+        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread, busiest)
 
 
 HISTOGRAMS = {key: metric for metric in METRICS if metric.kind is Kind.HISTOGRAM for key in metric.values.values()}
