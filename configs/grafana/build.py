@@ -34,14 +34,15 @@ def stale() -> list[str]:
     return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m configs.grafana.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a file is not current")
-    if parser.parse_args().check:
-        for name in stale():
+    if parser.parse_args(arguments).check:
+        found = stale()
+        for name in found:
             print(f"{FOLDER / name} is not current; run python -m configs.grafana.build", file=sys.stderr)
-        return int(bool(stale()))
+        return int(bool(found))
     FOLDER.mkdir(exist_ok=True)
     wanted = files()
     for path in FOLDER.glob("*.json"):

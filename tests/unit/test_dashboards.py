@@ -18,6 +18,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as models
 
+from configs.grafana import build
 from configs.grafana.boards import WIDTH
 from configs.grafana.build import BOARDS, FOLDER, stale
 from configs.grafana.promql import metric, rate
@@ -56,6 +57,22 @@ def expressions(path: Path) -> list[str]:
 def test_the_committed_files_are_current() -> None:
     assert not stale(), "run python -m configs.grafana.build"
     assert len(FILES) == len(BOARDS) == 5
+
+
+def test_what_is_not_current_is_named_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    (tmp_path / "former.json").write_text("{}")
+    assert build.main([]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in FILES]
+    assert build.main(["--check"]) == 0
+    (tmp_path / "layers.json").write_text("{}")
+    (tmp_path / "clients.json").unlink()
+    capsys.readouterr()
+    assert build.main(["--check"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [Path(line.split()[0]).name for line in said] == ["clients.json", "layers.json"]
 
 
 @every_board
