@@ -127,12 +127,16 @@ class Queue(Settings, frozen=True, tag_field="type", tag="queue"):
 class SplitMerge(Settings, frozen=True, tag_field="type", tag="split_merge"):
     """CUPUS (D4.5.1, 4.2): one more when a matcher's least time of the last `window_n` publications, over no less than
     `min_window_s`, is above split_above_ms; one fewer when the greatest of every matcher is below merge_below_ms.
+
+    max_window_s: a window that has grown so old counts with the publications that it has, so that an idle cluster
+                  shrinks as well.
     """
 
     split_above_ms: Milliseconds
     merge_below_ms: Milliseconds
     window_n: Amount = 500
     min_window_s: Seconds = 5
+    max_window_s: Annotated[float, Meta(gt=0, le=3600)] = 300
 
 
 class MemoryUse(Settings, frozen=True, tag_field="type", tag="memory"):
