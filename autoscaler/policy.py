@@ -177,25 +177,29 @@ class Scaling(Settings, frozen=True):
     """One direction. stabilization_window_s: up takes the lowest wish in it, down the highest.
 
     select_policy: of several policies the one that allows the most (max), the least (min), or no change (disabled).
-    No policies: no limit.
+    An empty list of policies: no limit.
     """
 
     stabilization_window_s: SecondsOrNone = 0
-    policies: tuple[Rate, ...] = ()
+    policies: tuple[Rate, ...] = (
+        Rate(type="percent", value=100, period_s=15),
+        Rate(type="replicas", value=4, period_s=15),
+    )
     select_policy: Literal["max", "min", "disabled"] = "max"
 
 
-UP = Scaling(
-    policies=(Rate(type="percent", value=100, period_s=15), Rate(type="replicas", value=4, period_s=15)),
-)
-DOWN = Scaling(stabilization_window_s=300, policies=(Rate(type="percent", value=100, period_s=15),))
+class ScalingDown(Scaling, frozen=True):
+    """The same with other defaults."""
+
+    stabilization_window_s: SecondsOrNone = 300
+    policies: tuple[Rate, ...] = (Rate(type="percent", value=100, period_s=15),)
 
 
 class Behavior(Settings, frozen=True):
     """The defaults are the HorizontalPodAutoscaler's."""
 
-    scale_up: Scaling = UP
-    scale_down: Scaling = DOWN
+    scale_up: Scaling = Scaling()
+    scale_down: ScalingDown = ScalingDown()
 
 
 class Tolerance(Settings, frozen=True):
