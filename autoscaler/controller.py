@@ -19,7 +19,7 @@ then sizes go by ratio; an operation that ran on ends under the coordinator's ow
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -73,8 +73,8 @@ class Entry(msgspec.Struct, kw_only=True):
 
     outcome: empty if nothing was to be asked for; else `advised`, `waiting`, `requested`, `running`, `done`, `merged`,
              `refused` or `aborted`.
-    reason:  of one that waits why; of a refused or aborted one, the coordinator's words. repeats: how many decisions in a row said the same;
-    `decision` is the newest of them, since_s the time of the first.
+    reason:  of one that waits why; of a refused or aborted one, the coordinator's words.
+    repeats: how many decisions in a row said the same; `decision` is the newest of them, since_s the first one's time.
     """
 
     decision: Decision
