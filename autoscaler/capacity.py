@@ -259,6 +259,10 @@ class CapacityModel:
 
     # Of itself
 
+    def seen(self, layer: str) -> int:
+        """Return how many observations of a layer there were."""
+        return self._fits[layer].seen
+
     def confidence(self, layer: str, sizes: Sizes, load: Load) -> Confidence:
         """Return what a prediction for the layer at a size rests on."""
         fit = self._fits[layer]

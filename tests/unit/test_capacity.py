@@ -10,6 +10,8 @@ import pytest
 
 from autoscaler.capacity import CapacityModel, Observation, exit_point_floor, observation
 from autoscaler.costs import NAMES, Coefficients, Load, prior, read_interest, row, wakes
+from autoscaler.decision import Capacity
+from autoscaler.fitted import FittedCapacity
 from autoscaler.least_squares import LeastSquares
 from autoscaler.signals import LAYERS, Signals, SliceSignals
 from autoscaler.speedup import Speedups, karp_flatt, predicted
@@ -377,3 +379,60 @@ def test_a_bad_summary_names_the_field(change: dict[str, object], said: str) -> 
         read_interest(document)
     with pytest.raises(ConfigError, match="interest summary"):
         read_interest(b"not json")
+
+
+def reported(size: dict[str, int], load: Load, **changes: object) -> Signals:
+    slices = []
+    for layer in LAYERS:
+        for slot in range(size[layer]):
+            slices.append(
+                SliceSignals(
+                    layer=layer,
+                    slot=slot,
+                    useful_share=min(1.0, share(TRUTH, layer, size, load)),
+                    subscriptions=int(load.subscriptions) // size[layer] if layer == MATCHER else None,
+                )
+            )
+    return signals(
+        sizes=size,
+        publications_per_s=load.publications_per_s,
+        notifications_per_s=load.publications_per_s * load.notifications_per_publication,
+        slices=tuple(slices),
+        **changes,
+    )
+
+
+def test_the_deciders_view_says_nothing_before_it_has_seen_something() -> None:
+    model: Capacity = FittedCapacity()
+    for now in range(4):
+        model.observe(now, reported(sizes(2), Load(1000, 100_000, 2)))
+    model.observe(5, reported(sizes(2), Load(1000, 100_000, 2), transition=True))
+    assert model.predict(MATCHER, 3, 1000, 100_000, sizes(2)) is None
+    assert model.best_size(MATCHER, 1000, 100_000, sizes(2), 0.6, 8) is None
+    assert model.can_help(MATCHER, 1000, 100_000, sizes(2), 3) is None
+    model.observe(6, reported(sizes(2), Load(1000, 100_000, 2)))
+    assert model.predict(MATCHER, 3, 1000, 100_000, sizes(2)) is not None
+
+
+def test_the_deciders_view_of_a_fitted_layer() -> None:
+    model, source = FittedCapacity(), random.Random(9)
+    for now in range(600):
+        model.observe(now, reported(sizes(1 + now // 300), Load(source.uniform(200, 2000), 200_000, 2)))
+    now = model.predict(MATCHER, 2, 2000, 200_000, sizes(2))
+    assert now is not None
+    assert now.utilization == pytest.approx(share(TRUTH, MATCHER, sizes(2), Load(2000, 200_000, 2)), rel=0.05)
+    assert now.speedup == pytest.approx(420 / 220, rel=0.05)
+    assert now.efficiency == pytest.approx(now.speedup / 2)
+    sizing = model.best_size(MATCHER, 4000, 200_000, sizes(2), 0.6, 16)
+    assert sizing is not None
+    assert sizing.size == sizing.best == 4
+    hopeless = model.best_size(MATCHER, 60_000, 200_000, sizes(2), 0.6, 16)
+    assert hopeless is not None
+    assert hopeless.size is None
+    assert hopeless.best == 16
+    assert "more of them cannot help" in hopeless.reason
+    assert model.can_help(MATCHER, 4000, 200_000, sizes(2), 3) is True
+    assert model.can_help(MATCHER, 4000, 10, sizes(2), 3) is False
+    assert [one.sizes[MATCHER] for one in model.figures()] == [1, 2]
+    assert model.wake_share(MATCHER, 1000) == pytest.approx(0.05, rel=0.3)
+    assert model.confidence(MATCHER, 1000, 200_000, sizes(2)).sizes == 2
