@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
+from autoscaler.cron import parse_cron
 from autoscaler.periods import period_of
 from autoscaler.policy import (
     Connections,
@@ -19,6 +20,7 @@ from autoscaler.policy import (
 )
 from autoscaler.signals import LAYERS
 from autoscaler.yaml_lines import Path
+from cluster.errors import ConfigError
 from cluster.messages import CONNECTION_POINT, MATCHER
 
 Found = Iterator[tuple[Path, str]]
@@ -166,6 +168,10 @@ def _forecast(policy: ScalingPolicy, layers: dict[str, LayerPolicy]) -> Found:
         yield ("forecast", "season_s"), f"below four of metrics_interval_s ({policy.metrics_interval_s:g} s)"
     for place, one in enumerate(forecast.schedule):
         path: Path = ("forecast", "schedule", place)
+        try:
+            parse_cron(one.cron)
+        except ConfigError as error:
+            yield (*path, "cron"), str(error)
         layer = layers.get(one.layer)
         if layer is None:
             yield (*path, "layer"), f"{one.layer} is not in layers; allowed are {', '.join(layers)}"
