@@ -10,7 +10,8 @@ bounded (RECENT rows), so that a machine that became slower is believed after mi
 halves every HALF_LIFE rows seen anywhere: what was learned at six matchers yesterday still counts today, though the
 cluster has spent all of today at two. Plain exponential forgetting over all rows would have lost it.
 
-The minimum under phi >= 0 is exact: with at most five coefficients every set of those that are zero can be tried, that of the last time first.
+The minimum under phi >= 0 is exact: with at most five coefficients every set of those that are zero can be tried; that
+of the last time comes first.
 """
 
 from __future__ import annotations

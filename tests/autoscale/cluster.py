@@ -21,6 +21,7 @@ TYPICAL: Coefficients = {
 """Slow processes, so that some thousand publications a second need several slices of each layer."""
 
 NOTIFICATIONS = 2.0
+SUBSCRIBES = 20.0
 START_S = (1.0, 5.0)
 TRANSITION_S = (1.0, 6.0)
 NOISE_S = 1.0
@@ -42,7 +43,8 @@ class Cluster:
         self.resizing = Resizing(dict(sizes))
         self.queues = Queues()
         self.now_s = 0.0
-        self.refused = 0
+        self.ended: str | None = None
+        """What became of the operation that ended in the last interval."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -50,9 +52,7 @@ class Cluster:
 
     def load(self, at_s: float) -> Load:
         """Return the load at a time, without noise."""
-        return Load(
-            self.scenario.rate(self._own, at_s), self.scenario.subscriptions(self._own, at_s), NOTIFICATIONS
-        )
+        return Load(self.scenario.rate(self._own, at_s), self.scenario.subscriptions(self._own, at_s), NOTIFICATIONS)
 
     def factor(self, layer: str, slot: int, count: int, at_s: float) -> float:
         """Return how much more time than the average a slot takes for its work."""
@@ -68,15 +68,19 @@ class Cluster:
     def request(self, targets: dict[str, int]) -> bool:
         """Ask for sizes; False if an operation is under way."""
         seconds = self.source.uniform(*START_S) + self.source.uniform(*TRANSITION_S)
-        done = self.resizing.begin(self.now_s, targets, seconds)
-        self.refused += not done
-        return done
+        return self.resizing.begin(self.now_s, targets, seconds)
 
     def step(self, seconds: float) -> Signals:
         """Let an interval pass and return what was reported of it."""
         running = self.resizing.running
         self.now_s += seconds
-        ended = self.resizing.advance(self.now_s)
+        over = self.resizing.running and self.now_s >= self.resizing.ends_s
+        if over and self.source.random() < self.scenario.abort:
+            self.resizing.targets = {}
+            self.resizing.advance(self.now_s)
+            self.ended = "aborted"
+        else:
+            self.ended = "done" if self.resizing.advance(self.now_s) else None
         noise = self.scenario.noise * math.sqrt(NOISE_S / seconds)
         load = self.load(self.now_s)
         load = load._replace(publications_per_s=load.publications_per_s * max(0.0, self.source.gauss(1, noise)))
@@ -99,10 +103,12 @@ class Cluster:
             interval_s=seconds,
             epoch=self.resizing.epoch,
             sizes=dict(sizes),
-            transition=running or ended or self.resizing.running,
+            transition=running,
+            placeable=None if self.scenario.room is None else max(0, self.scenario.room - sum(sizes.values())),
             publications_per_s=passed.through[CONNECTION_POINT],
             notifications_per_s=out * NOTIFICATIONS,
             delay=delays(uses, passed.wait_s, round(out * NOTIFICATIONS * seconds)),
+            subscribe_ack=delays(uses, passed.wait_s, round(SUBSCRIBES * seconds)),
             placement_s=self.resizing.placement_s,
             slices=tuple(slices),
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from autoscaler.controller import Controller
 from autoscaler.decider import Decider
 from autoscaler.fitted import FittedCapacity
 from autoscaler.forecast import PolicyForecast
 from autoscaler.policy import ScalingPolicy, Utilization
 from autoscaler.scorecard import Scorecard
-from autoscaler.signals import LAYERS, share_above
+from autoscaler.signals import LAYERS, Signals, share_above
 from cluster.messages import EXIT_POINT, MATCHER
 from tests.autoscale.cluster import Cluster
 from tests.autoscale.scenarios import DAY, Scenario
@@ -40,21 +42,23 @@ def play(seed: int, scenario: Scenario, policy: ScalingPolicy, interval_s: float
     """Run a scenario with a seed."""
     interval = scenario.interval_s if interval_s is None else interval_s
     cluster = Cluster(seed, scenario, START)
-    capacity = FittedCapacity()
-    decider = Decider(policy, capacity, PolicyForecast(policy.forecast, policy.timezone, policy.look_back_period_s))
+    forecast = PolicyForecast(policy.forecast, policy.timezone, policy.look_back_period_s)
+    controller = Controller(Decider(policy, FittedCapacity(), forecast))
     card = Scorecard(policy)
     outcome = Outcome(seed, card, 0.0)
     best = Best(cluster, policy)
     directions: dict[str, int] = {}
     since_step = 0
-    calm = 0.0
+    calm, calm_since = 0.0, 0
     for _ in range(math.ceil(scenario.hours * 3600 / interval)):
         before = dict(cluster.sizes)
         signals = cluster.step(interval)
         now = cluster.now_s
         card.add(now, interval, cluster.sizes, signals.delay, signals.subscribe_ack)
         outcome.optimum += best.cost(now) * interval / 3600
-        decision = decider.decide(BEGIN_S + now, signals)
+        if cluster.ended is not None:
+            controller.ended(cluster.ended, "it was given up")
+        requests = controller.tick(BEGIN_S + now, signals)
         if before != cluster.sizes:
             outcome.sizes.append((now, dict(cluster.sizes)))
             for layer in LAYERS:
@@ -65,25 +69,40 @@ def play(seed: int, scenario: Scenario, policy: ScalingPolicy, interval_s: float
                     outcome.late_turns += 1
                 directions[layer] = change
             since_step += scenario.step_s is not None and now > scenario.step_s
-        for layer, target in decision.targets.items():
-            one = policy.layers.of(layer)
-            assert one is not None, "a layer without a policy is left alone"
-            if not one.min_replicas <= target <= one.max_replicas:
-                outcome.trouble.append(f"{now:.0f} s: {layer} {target}, allowed is {one.min_replicas} to {one.max_replicas}")
-            silent = [part for part in signals.slices if part.layer == layer and part.useful_share is None]
-            if target < cluster.sizes[layer] and len(silent) == cluster.sizes[layer]:
-                outcome.trouble.append(f"{now:.0f} s: {layer} shrinks, and nothing was heard of it")
-        if decision.targets and decision.mode == "auto":
-            cluster.request(decision.targets)
+        for request in requests:
+            outcome.trouble += [
+                f"{now:.0f} s: {text}" for text in _wrong(request.sizes, cluster.sizes, policy, signals)
+            ]
+            if cluster.request(request.sizes):
+                controller.accepted(cluster.resizing.epoch)
+            else:
+                controller.refused("an operation is under way")
         if scenario.step_s is not None and now > scenario.step_s and outcome.reached_after is None:
             late = share_above(signals.delay or (), policy.slo[0].target) if signals.delay else None
-            calm = calm + interval if late is not None and late <= policy.slo[0].allowed_share else 0.0
-            # Met for a minute without a break, which is the objective's own window.
+            met = late is not None and late <= policy.slo[0].allowed_share
+            calm, calm_since = (calm + interval, calm_since if calm else since_step) if met else (0.0, since_step)
+            # Met for a minute without a break, which is the objective's own window; what came during it was not needed.
             if calm >= policy.slo[0].window_s:
-                outcome.reached_after = since_step
+                outcome.reached_after = calm_since
     card.finish()
     _judge(outcome, scenario)
     return outcome
+
+
+def _wrong(targets: dict[str, int], sizes: dict[str, int], policy: ScalingPolicy, signals: Signals) -> Iterator[str]:
+    """Yield what must never be asked for."""
+    if signals.transition:
+        yield "a second operation while one is under way"
+    for layer, target in targets.items():
+        one = policy.layers.of(layer)
+        assert one is not None, "a layer without a policy is left alone"
+        if not one.min_replicas <= target <= one.max_replicas:
+            yield f"{layer} {target}, allowed is {one.min_replicas} to {one.max_replicas}"
+        if target < sizes[layer] and all(part.useful_share is None for part in signals.of(layer)):
+            yield f"{layer} {sizes[layer]} to {target}, and nothing was heard of it"
+    grown = sum(max(0, target - sizes[layer]) for layer, target in targets.items())
+    if signals.placeable is not None and grown > signals.placeable:
+        yield f"{grown} more, and there is room for {signals.placeable}"
 
 
 def _judge(outcome: Outcome, scenario: Scenario) -> None:
@@ -93,7 +112,9 @@ def _judge(outcome: Outcome, scenario: Scenario) -> None:
         if outcome.reached_after is None:
             outcome.trouble.append("the service level was never reached after the step")
         elif outcome.reached_after > STEPS:
-            outcome.trouble.append(f"it took {outcome.reached_after} transitions to answer the step, {STEPS} are allowed")
+            outcome.trouble.append(
+                f"it took {outcome.reached_after} transitions to answer the step, {STEPS} are allowed"
+            )
 
 
 class Best:

@@ -22,6 +22,8 @@ class Scenario:
     silence:  probability that a slice's report is missing in an interval; silent: layers of which nothing comes at
               these times.
     steal:    share of each core that others take, at a time.
+    abort:    probability that an operation is given up when its time is over.
+    room:     slices that all nodes have room for, None for no limit.
     settled_s: from when on the load is judged as steady.
     step_s:   when the load steps up, None if it does not.
     """
@@ -36,6 +38,8 @@ class Scenario:
     silence: float = 0.0
     silent: Callable[[float], tuple[str, ...]] = lambda _: ()
     steal: Callable[[random.Random, float], float] = lambda _, __: 0.0
+    abort: float = 0.0
+    room: int | None = None
     settled_s: float = HOUR / 2
     step_s: float | None = None
     interval_s: float = 2.0
@@ -97,6 +101,8 @@ SCENARIOS = {
         silent=lambda t: ("matcher",) if HOUR - 60 < t < 1.5 * HOUR else (),
         interval_s=2.0,
     ),
+    "aborts": Scenario("operations are given up, two of five", 1.5, _step, step_s=HOUR / 2, abort=0.4),
+    "full": Scenario("no node has room for an eighth slice", 2, _step, room=7),
     "steal": Scenario(
         "other tenants take up to 40 % of the cores, by the hour",
         12,
