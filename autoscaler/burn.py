@@ -2,7 +2,8 @@
 
 The burn rate of a window is the share of its values above the target, divided by the share that may be. 1 uses the
 budget up exactly. An alarm needs the whole window *and* its last twelfth to burn at the factor (Google's Site
-Reliability Workbook, chapter 5, alert 6): the window alone would go on ringing long after the trouble is over.
+Reliability Workbook, chapter 5, alert 6): the window alone would go on ringing long after the trouble is over. Of the
+last twelfth only what came since the sizes settled counts: what was late before says nothing against the new ones.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Window:
             for place, count in enumerate(counts):
                 self._sum[place] += count
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows.clear()
+        self._sum = [0] * BUCKETS
+
     @property
     def counts(self) -> list[int]:
         """The sum; not to be changed."""
@@ -82,6 +88,11 @@ class Watch:
         for _, long, short in self._windows.values():
             long.add(now_s, counts)
             short.add(now_s, counts)
+
+    def unsettled(self) -> None:
+        """The sizes change, or have just changed: what was late until now is no reason to change them again."""
+        for _, _, short in self._windows.values():
+            short.clear()
 
     def level(self) -> Level:
         """Return where it stands."""

@@ -107,17 +107,22 @@ class Decider:
             self._settled_s = now_s
         self._sizes, self._moving = dict(signals.sizes), signals.transition
         if signals.transition:
-            self._history.clear()
+            self._unsettled()
             return "transition"
         left = 0.0 if self._settled_s is None else self._settled_s + self.policy.guards.warmup_s - now_s
         if left > 1e-6:
-            self._history.clear()
+            self._unsettled()
             return f"warm-up, {left:.0f} s left"
         self._history.add(now_s, signals)
         self._capacity.observe(now_s, signals)
         if self.mode == "manual":
             return "manual"
         return "paused" if self.paused else ""
+
+    def _unsettled(self) -> None:
+        self._history.clear()
+        for watch in self._watches.values():
+            watch.unsettled()
 
     def horizon_s(self) -> float:
         """Return how far ahead the forecast looks."""

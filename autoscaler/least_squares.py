@@ -10,7 +10,8 @@ bounded (RECENT rows), so that a machine that became slower is believed after mi
 halves every HALF_LIFE rows seen anywhere: what was learned at six matchers yesterday still counts today, though the
 cluster has spent all of today at two. Plain exponential forgetting over all rows would have lost it.
 
-The minimum under phi >= 0 is exact: with at most five coefficients every set of those that are zero can be tried.
+The minimum under phi >= 0 is exact: with at most five coefficients every set of those that are zero can be tried; that
+of the last time comes first.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ RECENT = 200.0
 HALF_LIFE = 40_000.0
 """Rows anywhere after which what other cells hold counts half: about a day at one each two seconds."""
 
+STALE = 20
+"""Rows of one cell after which the coefficients are reckoned anew, at most; while few were seen, after each."""
+
 MAX_CELLS = 64
 """Cells kept; the one that weighs least makes room."""
+
+SLACK = 1e-9
 
 Vector = list[float]
 Matrix = list[list[float]]
@@ -51,7 +57,10 @@ class LeastSquares:
     spread: Sequence[float]
     cells: dict[Hashable, Cell] = field(default_factory=dict)
     seen: int = 0
-    _solved: tuple[Vector, Matrix] | None = None
+    _solved: Vector | None = None
+    _inverted: Matrix | None = None
+    _kept: tuple[int, ...] = ()
+    _since: int = 0
 
     def __post_init__(self) -> None:
         assert all(value > 0 for value in self.prior), "coefficients are worked with as multiples of their priors"
@@ -80,59 +89,63 @@ class LeastSquares:
             held.targets[i] = held.targets[i] * keep + scaled[i] * aim
         held.rows = held.rows * keep + 1
         held.touched = self.seen
-        self._solved = None
+        self._since += 1
+        if self._since >= min(STALE, held.rows / 5):
+            self._solved = self._inverted = None
 
     def _weight(self, cell: Cell) -> float:
         return math.pow(0.5, (self.seen - cell.touched) / HALF_LIFE)
 
     def solve(self) -> Vector:
-        """Return the coefficients, each at least 0."""
-        multiples, _ = self._solution()
-        return [multiple * value for multiple, value in zip(multiples, self.prior, strict=True)]
+        """Return the coefficients, each at least 0; the caller leaves the list as it is."""
+        if self._solved is None:
+            products, targets = self._sums()
+            multiples, self._kept = _minimum(products, targets, self._kept)
+            self._solved = [multiple * value for multiple, value in zip(multiples, self.prior, strict=True)]
+            self._since = 0
+        return self._solved
 
     def deviation(self, row: Sequence[float]) -> float:
         """Return the standard deviation of row . theta, as far as noise and prior explain it."""
-        _, inverse = self._solution()
+        if self._inverted is None:
+            self._inverted = _inverse(self._sums()[0])
+        inverse = self._inverted
         scaled = [entry * value for entry, value in zip(row, self.prior, strict=True)]
         size = range(len(scaled))
         return math.sqrt(max(0.0, sum(scaled[i] * inverse[i][j] * scaled[j] for i in size for j in size)))
 
-    def _solution(self) -> tuple[Vector, Matrix]:
-        if self._solved is None:
-            size = len(self.prior)
-            targets = [1.0 / spread**2 for spread in self.spread]
-            products = [[targets[i] if i == j else 0.0 for j in range(size)] for i in range(size)]
-            for cell in self.cells.values():
-                weight = self._weight(cell)
-                for i in range(size):
-                    targets[i] += weight * cell.targets[i]
-                    for j in range(size):
-                        products[i][j] += weight * cell.products[i][j]
-            self._solved = (_minimum(products, targets), _inverse(products))
-        return self._solved
+    def _sums(self) -> tuple[Matrix, Vector]:
+        size = len(self.prior)
+        targets = [1.0 / spread**2 for spread in self.spread]
+        products = [[targets[i] if i == j else 0.0 for j in range(size)] for i in range(size)]
+        for cell in self.cells.values():
+            weight = self._weight(cell)
+            for i in range(size):
+                targets[i] += weight * cell.targets[i]
+                for j in range(size):
+                    products[i][j] += weight * cell.products[i][j]
+        return products, targets
 
 
-def _minimum(products: Matrix, targets: Vector) -> Vector:
-    """Return the phi >= 0 of least phi . products . phi / 2 - targets . phi; `products` is positive definite."""
+def _minimum(products: Matrix, targets: Vector, guess: tuple[int, ...]) -> tuple[Vector, tuple[int, ...]]:
+    """Return the phi >= 0 of least phi . products . phi / 2 - targets . phi, and which of them are not 0.
+
+    products: positive definite. guess: which are not 0, to be tried first.
+    """
     size = len(targets)
-    whole = _solve(products, targets)
-    if min(whole) >= 0:
-        return whole
-    best: tuple[float, Vector] | None = None
-    for count in range(size):
-        for kept in itertools.combinations(range(size), count):
-            part = _solve([[products[i][j] for j in kept] for i in kept], [targets[i] for i in kept])
-            if part and min(part) < 0:
-                continue
-            full = [0.0] * size
-            for position, value in zip(kept, part, strict=True):
-                full[position] = value
-            # At a minimum over a set of coefficients the value is -targets . phi / 2.
-            value = -0.5 * sum(target * entry for target, entry in zip(targets, full, strict=True))
-            if best is None or value < best[0]:
-                best = (value, full)
-    assert best is not None, "all at zero is always allowed"
-    return best[1]
+    every = [kept for count in range(size, -1, -1) for kept in itertools.combinations(range(size), count)]
+    for kept in (guess, *every):
+        part = _solve([[products[i][j] for j in kept] for i in kept], [targets[i] for i in kept])
+        if part and min(part) < 0:
+            continue
+        full = [0.0] * size
+        for position, value in zip(kept, part, strict=True):
+            full[position] = value
+        # The minimum is where raising none of those at 0 would help (Karush, Kuhn and Tucker); there is one only.
+        slopes = (sum(a * b for a, b in zip(products[i], full, strict=True)) - targets[i] for i in range(size))
+        if all(slope >= -SLACK for i, slope in enumerate(slopes) if i not in kept):
+            return full, kept
+    raise AssertionError("a positive definite form has a minimum")
 
 
 def _solve(products: Matrix, targets: Vector) -> Vector:
