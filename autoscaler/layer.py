@@ -148,7 +148,8 @@ class LayerMachine:
                 way.step("effectiveness", float(kept), against[1], against[0])
                 wish = kept
         if wish > size:
-            gated = gate(self._whole.cost, self._layer, wish, scene, free=_up(floor))
+            most = min(wish, max(size, self._policy.max_replicas))  # what is beyond ends at the limits anyhow
+            gated = gate(self._whole.cost, self._layer, most, scene, free=_up(floor))
             kept, reason = gated.size, gated.reason
             if self._whole.cost.on_conflict == "slo" and kept < min(wish, _up(slo)):
                 kept = min(wish, _up(slo))
