@@ -158,8 +158,9 @@ class LayerMachine:
                 way.step("gates", float(kept), reason, gated.word if kept < wish else None)
                 return
         elif wish < size:
-            kept, reason = caught_up(self._whole.guards, self._layer, wish, scene)
-            if kept > wish:
+            least = max(wish, min(self._policy.min_replicas, size))  # what is below ends at the limits anyhow
+            kept, reason = caught_up(self._whole.guards, self._layer, least, scene)
+            if kept > least:
                 way.step("gates", float(kept), reason, "catch_up")
                 return
         way.step("gates", way.wish, "passed")

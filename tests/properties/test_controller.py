@@ -115,13 +115,16 @@ class World:
                 self.sizes[layer] = random.randint(one.min_replicas, one.max_replicas)
         self.pending: dict[str, int] = {}
         self.left = 0
+        self.load = 0.6
         self.lost = random.choice([0.0, 0.0, 0.1, 1.0])
 
     def signals(self) -> Signals:
         random = self.random
         if random.random() < 0.02:
             self.lost = random.choice([0.0, 0.1, 1.0])
-        load = random.choice([0.05, 0.3, 0.6, 0.95])
+        if random.random() < 0.04:
+            self.load = random.choice([0.05, 0.3, 0.6, 0.95])
+        load = self.load
         counts = [0] * BUCKETS
         counts[random.randrange(BUCKETS)] = 100
         return Signals(
@@ -209,8 +212,11 @@ def test_the_runs_above_do_scale_both_ways() -> None:
                 world.sizes.update(request.sizes)
                 controller.accepted(at)
                 controller.ended("done")
-    assert grown > 20, grown
-    assert shrunk > 20, shrunk
+    assert grown > 10, grown
+    assert shrunk > 10, shrunk
+
+
+STEADY = {"type": "utilization", "target": 0.6, "min": 0.4, "max": 0.8}
 
 
 def test_noise_about_a_steady_load_changes_nothing() -> None:
@@ -224,7 +230,7 @@ def test_noise_about_a_steady_load_changes_nothing() -> None:
             "evaluate_interval_s": 30,
             "metrics_interval_s": 30,
             "look_back_period_s": 180,
-            "layers": {"matcher": {"max_replicas": 8, "triggers": [{"type": "utilization", "target": 0.6}]}},
+            "layers": {"matcher": {"max_replicas": 8, "triggers": [STEADY]}},
         },
         ScalingPolicy,
     )
