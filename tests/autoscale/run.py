@@ -15,7 +15,7 @@ from autoscaler.scorecard import Scorecard
 from autoscaler.signals import LAYERS, Signals, share_above
 from cluster.messages import EXIT_POINT, MATCHER
 from tests.autoscale.cluster import Cluster
-from tests.autoscale.scenarios import DAY, Scenario
+from tests.autoscale.scenarios import Scenario
 
 START = {layer: 2 if layer == MATCHER else 1 for layer in LAYERS}
 BEGIN_S = 1_767_571_200.0
@@ -33,7 +33,9 @@ class Outcome:
     card: Scorecard
     optimum: float
     late_turns: int = 0
+    """Changes of a layer against the direction of its last one, once the run has settled."""
     reached_after: int | None = None
+    """Transitions between a load step and the first minute in which all was in time again."""
     trouble: list[str] = field(default_factory=list)
     sizes: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
@@ -106,15 +108,18 @@ def _wrong(targets: dict[str, int], sizes: dict[str, int], policy: ScalingPolicy
 
 
 def _judge(outcome: Outcome, scenario: Scenario) -> None:
-    if "same load" in scenario.what and outcome.late_turns:
+    if scenario.steady and outcome.late_turns:
         outcome.trouble.append(f"{outcome.late_turns} changes of direction under a steady load")
+    if scenario.cost_max is not None and outcome.card.cost > scenario.cost_max * outcome.optimum:
+        limit = f"{scenario.cost_max:g} times the optimum of {outcome.optimum:.2f} is allowed"
+        text = f"it cost {outcome.card.cost:.2f}, {limit}"
+        outcome.trouble.append(text)
     if scenario.step_s is not None:
         if outcome.reached_after is None:
             outcome.trouble.append("the service level was never reached after the step")
         elif outcome.reached_after > STEPS:
-            outcome.trouble.append(
-                f"it took {outcome.reached_after} transitions to answer the step, {STEPS} are allowed"
-            )
+            text = f"it took {outcome.reached_after} transitions to answer the step, {STEPS} are allowed"
+            outcome.trouble.append(text)
 
 
 class Best:
@@ -153,6 +158,3 @@ class Best:
                 if self._cluster.truth.utilisation(layer, sizes, load) * worst <= target:
                     break
         return sum(sizes[layer] * float(getattr(prices, layer)) for layer in LAYERS)
-
-
-assert DAY == 86_400

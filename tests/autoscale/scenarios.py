@@ -24,8 +24,9 @@ class Scenario:
     steal:    share of each core that others take, at a time.
     abort:    probability that an operation is given up when its time is over.
     room:     slices that all nodes have room for, None for no limit.
-    settled_s: from when on the load is judged as steady.
-    step_s:   when the load steps up, None if it does not.
+    steady:   no layer may change its direction after settled_s.
+    cost_max: of the optimum in hindsight, None if that is not asked.
+    step_s:   when the load steps up, None if it does not; it has to be answered within three transitions.
     """
 
     what: str
@@ -40,7 +41,9 @@ class Scenario:
     steal: Callable[[random.Random, float], float] = lambda _, __: 0.0
     abort: float = 0.0
     room: int | None = None
+    steady: bool = False
     settled_s: float = HOUR / 2
+    cost_max: float | None = None
     step_s: float | None = None
     interval_s: float = 2.0
 
@@ -75,7 +78,7 @@ def _steady(source: random.Random, _: float) -> float:
 
 
 SCENARIOS = {
-    "steady": Scenario("24 hours of the same load, noisy", 24, _steady, interval_s=5.0),
+    "steady": Scenario("24 hours of the same load, noisy", 24, _steady, steady=True, interval_s=5.0),
     "step": Scenario("ten times the load from one second to the next", 1.5, _step, step_s=HOUR / 2),
     "fall": Scenario(
         "a tenth of the load from one second to the next", 2, lambda s, t: 5_500 - _step(s, t) / 2, interval_s=5.0
@@ -83,7 +86,7 @@ SCENARIOS = {
     "ramp": Scenario(
         "ten times the load within an hour", 3, lambda s, t: _own(s, 300, 600) * (1 + 9 * min(1.0, t / HOUR))
     ),
-    "daily": Scenario("two days", 48, _daily, interval_s=5.0),
+    "daily": Scenario("two days of ten times more by day than by night", 48, _daily, cost_max=1.3, interval_s=5.0),
     "spikes": Scenario("short spikes of eight times the load", 2, _spikes),
     "growth": Scenario(
         "subscriptions from ten thousand to a million",
@@ -91,8 +94,10 @@ SCENARIOS = {
         lambda s, _: _own(s, 500, 1500),
         subscriptions=lambda _, t: 10_000 * 100 ** min(1.0, t / (2 * HOUR)),
     ),
-    "skew": Scenario("one slot has 1.8 times as much to do as the average", 6, _steady, skew=1.8, interval_s=5.0),
-    "slow": Scenario("every third node is 1.7 times slower", 6, _steady, slow=1.7, interval_s=5.0),
+    "skew": Scenario(
+        "one slot has 1.8 times as much to do as the average", 6, _steady, skew=1.8, steady=True, interval_s=5.0
+    ),
+    "slow": Scenario("every third node is 1.7 times slower", 6, _steady, slow=1.7, steady=True, interval_s=5.0),
     "missing": Scenario(
         "reports are lost, for half an hour all of the matchers', while the load falls to a tenth",
         3,
