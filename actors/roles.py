@@ -138,7 +138,7 @@ class CoordinatorActor:
         def make(name: str) -> Any:
             return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote()
 
-        self._spares = Spares(settings.ray.spares, life + 1, make)
+        self._spares = Spares(settings.ray.spares, life + 1, make, ray.kill)
 
         def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
             async def start(actor: Any, peer: Peer, incarnation: int, client_address: str) -> None:
@@ -158,14 +158,16 @@ class CoordinatorActor:
             incarnation=life + 1,
             supervisor=supervisor,
             failed=_leave,
+            config=settings,
         )
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor
         if running_on:
-            self._supervisor.end_spares(self._machine.processes())
             for peer, incarnation in self._machine.processes():
                 self._supervisor.watch(peer, incarnation)
-        self._spares.begin()
+            self._spares.begin(await self._supervisor.spares(self._machine.processes()))
+        else:
+            self._spares.begin()
         return address
 
     async def status(self) -> dict[str, Any]:
@@ -224,8 +226,10 @@ class RoleActor:
         )
 
     async def warm(self) -> None:
-        """Load all that any layer needs, and wait to become one."""
+        """Load all that any layer needs, and wait to become one; once more is no harm."""
         from cluster.matching import warm
+
+        assert self._shell is None, "it is a slice already"
 
         warm()
         _prepare_process()

@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 from actors.transport import Identity, LaneProtocol
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
+from cluster.measures import Backlog, Measures
 from cluster.messages import (
     OPERATOR,
     Again,
@@ -109,6 +113,14 @@ class SessionWriter(Protocol):
         ...
 
 
+class Closing(Protocol):
+    """Something that ends with the shell."""
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
 class Link:
     """The lane to one incarnation of a peer, and the connection that carries it now.
 
@@ -130,6 +142,7 @@ class Shell:
     handler:    None until a role knows the ports that it is to announce; what happens before it is set is not told.
     supervisor: the coordinator's; roles ask for nothing that takes one.
     session_writer: a connection point's; it says `stored`.
+    measures:   told how long everything took; None for nobody.
     """
 
     def __init__(
@@ -142,6 +155,7 @@ class Shell:
         client_address: tuple[str, int] | None = None,
         supervisor: Supervisor | None = None,
         session_writer: SessionWriter | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self._own = own
         self._secret = secret
@@ -150,6 +164,9 @@ class Shell:
         self._client_address = client_address
         self.supervisor = supervisor
         self.session_writer = session_writer
+        self.measures = measures
+        self.companions: list[Closing] = []
+        """What is to be closed with the shell, last of all."""
         self._loop = asyncio.get_running_loop()
         self._links: dict[Peer, Link] = {}
         self._owners: dict[LaneProtocol, Link] = {}
@@ -219,6 +236,8 @@ class Shell:
             client.close()
         if self.session_writer is not None:
             self.session_writer.close()
+        for companion in self.companions:
+            companion.close()
         await asyncio.sleep(0)
 
     # The machine -------------------------------------------------------------------------------------------------
@@ -227,6 +246,7 @@ class Shell:
         """Hand one event to the machine, do what it asks, and see to it that Drained follows."""
         if self._stopped or self.handler is None:
             return
+        began_ns = perf_counter_ns()
         try:
             instructions = self.handler.handle(event)
             if instructions:
@@ -234,6 +254,8 @@ class Shell:
         except Exception as error:
             self._fail(error)
             return
+        if self.measures is not None:
+            self.measures.took(event, time.time_ns() // 1000, perf_counter_ns() - began_ns)
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -245,12 +267,22 @@ class Shell:
         self._drain_due = False
         if self._stopped or self.handler is None:
             return
+        began_ns = perf_counter_ns()
         try:
             self._execute(self.handler.handle(Drained()))
         except Exception as error:
             self._fail(error)
             return
         self._flush()
+        self._worked(began_ns)
+
+    def _worked(self, began_ns: int) -> None:
+        if self.measures is not None:
+            self.measures.worked(perf_counter_ns() - began_ns)
+
+    def _backlogs(self) -> list[Backlog]:
+        """Return what the peers have yet to handle, the least since the last call."""
+        return [(*peer, *link.lane.take_backlog()) for peer, link in self._links.items() if peer.layer != OPERATOR]
 
     def _fail(self, error: BaseException) -> None:
         log.error("%s has failed", self._own.peer, exc_info=error)
@@ -315,6 +347,8 @@ class Shell:
 
     def _tick(self) -> None:
         now_ms = time.monotonic_ns() // 1_000_000
+        if self.measures is not None and self.measures.due(now_ms):
+            self.measures.saw(self._backlogs(), resident_bytes(), time.process_time_ns() // 1000)
         self.dispatch(Tick(now_ms))
         for peer, link in self._links.items():
             link.lane.tick(now_ms)
@@ -442,9 +476,12 @@ class Shell:
         peer = link.peer
         self._dirty[peer] = link
         for body in bodies:
+            began_ns = perf_counter_ns()
             message = link.lane.receive(body)
             if message is not None:
-                self.dispatch(Received(peer, decode_message(message)))
+                event = Received(peer, decode_message(message))
+                self._worked(began_ns)
+                self.dispatch(event)
                 if self._owners.get(protocol) is not link:
                     return  # that was its last word
         self._see_flushed()
@@ -504,6 +541,16 @@ class Shell:
         client = self._clients.get(connection)
         if client is not None and data:
             client.write(data)
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        # Not Linux: the most it ever had is what there is to know.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class ClientProtocol(asyncio.BufferedProtocol):

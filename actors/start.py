@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from actors.database import StoreError
+from actors.discovery import TargetsFile, targets_document
+from actors.exporter import Exporter
 from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters_path, sessions_path
 from actors.shell import Shell, Supervisor
 from actors.transport import Identity
 from cluster.config import Config
+from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import Coordinator
+from cluster.errors import ConfigError
+from cluster.figures import Series, series_of
 from cluster.journal import Recovered
+from cluster.measures import Measures
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR,
@@ -36,12 +42,15 @@ from cluster.role import Role, make_machine
 class Clocked:
     """The coordinator, told the time before everything else that it is told: its durations are exact to the ms."""
 
-    def __init__(self, machine: Coordinator) -> None:
+    def __init__(self, machine: Coordinator, measures: Measures | None = None) -> None:
         self._machine = machine
+        self._measures = measures
         self._now_ms = 0
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
+        if isinstance(event, Tick) and self._measures is not None and self._measures.due(event.now_ms):
+            self._measures.report({}, event.now_ms)  # there is nobody to report to: it is looked at
         if isinstance(event, Tick | Drained):
             return self._machine.handle(event)
         now_ms = time.monotonic_ns() // 1_000_000
@@ -60,19 +69,43 @@ async def start_coordinator(
     incarnation: int = 1,
     supervisor: Callable[[Shell, tuple[str, int]], Supervisor],
     failed: Callable[[BaseException], None],
+    config: Config | None = None,
 ) -> tuple[Shell, tuple[str, int]]:
     """Open the lane port on `host` and let the machine begin; return the shell, and the address that roles dial.
 
     port, incarnation: of a later life, the port of the first, where roles look for it, and a higher number.
     supervisor:        makes who is to do what the machine asks for.
-    Raises: OSError when there is no such address; what the first writing to disk raises.
+    config:            says where metrics are served, and the list of those who serve any kept; None for nowhere.
+    Raises: OSError when there is no such address; what the first writing to disk raises; ConfigError about a token.
     """
-    shell = Shell(Identity(COORDINATOR, 0, incarnation), secret, failed=failed)
+    interval_ms = 1000 if config is None else config.metrics.interval_ms
+    measures = Measures(COORDINATOR, interval_ms)
+    shell = Shell(Identity(COORDINATOR, 0, incarnation), secret, failed=failed, measures=measures)
     address = host, await shell.listen(host, port)
-    shell.supervisor = supervisor(shell, address)
-    shell.handler = Clocked(machine)
+    try:
+        shell.supervisor = supervisor(shell, address)
+        if config is not None and config.metrics.enabled:
+            _export_cluster(shell, machine, measures, config, host)
+    except BaseException:
+        await shell.stop()
+        raise
+    shell.handler = Clocked(machine, measures)
     shell.perform(machine.start())
     return shell, address
+
+
+def _export_cluster(shell: Shell, machine: Coordinator, measures: Measures, config: Config, host: str) -> None:
+    """Serve the coordinator's metrics, and the list of all endpoints; keep that list in the data directory too."""
+
+    def series() -> Iterator[Series]:
+        return series_of(COORDINATOR, 0, machine.gauges() | measures.totals(), machine.histograms())
+
+    def targets() -> bytes:
+        return targets_document(config.name, {COORDINATOR_PEER: exporter.address, **machine.endpoints()})
+
+    exporter = Exporter(config.metrics, series, host=host, port=config.metrics.port, targets=targets)
+    machine.metrics_address = exporter.address
+    shell.companions += [TargetsFile(config.directory, targets), exporter]
 
 
 async def start_role(
@@ -91,7 +124,8 @@ async def start_role(
 
     client_address: where clients know the slot from an earlier incarnation, "" for what the configuration says.
     A connection point takes up the durable sessions that its slot has in the data directory.
-    Raises: OSError when a port is taken; StoreError when the sessions cannot be read.
+    Raises: OSError when a port is taken; StoreError when the sessions cannot be read; ConfigError about the metrics'
+    token.
     """
     machine = make_machine(peer, incarnation, config)
     port = config.client_port
@@ -100,11 +134,13 @@ async def start_role(
         known_host, _, known_port = client_address.rpartition(":")
         door_at = known_host, int(known_port)
     is_door = peer.layer == CONNECTION_POINT
+    measures = Measures(peer.layer, config.metrics.interval_ms)
     shell = Shell(
         Identity(peer.layer, peer.slot, incarnation),
         secret,
         failed=failed,
         client_address=door_at if is_door else None,
+        measures=measures,
     )
     door = ""
     try:
@@ -112,9 +148,12 @@ async def start_role(
         if is_door:
             bound = await shell.bind_clients()
             door = f"{bound[0]}:{bound[1]}"
-    except OSError:
+        exporter = Exporter(config.metrics, lambda: _series(role), host=host) if config.metrics.enabled else None
+    except (OSError, ConfigError):
         await shell.stop()
         raise
+    if exporter is not None:
+        shell.companions.append(exporter)
     store = None
     if is_door:
         path = sessions_path(config.directory, peer.slot)
@@ -130,10 +169,18 @@ async def start_role(
             await shell.stop()
             raise
         shell.session_writer = Writer(store, opens, stored=shell.stored, failed=shell.store_failed)
-    join = Join(incarnation, host, lane_port, door, os.getpid())
-    role = Role(peer, join, machine, config)
+    join = Join(incarnation, host, lane_port, door, os.getpid(), "" if exporter is None else exporter.address)
+    role = Role(peer, join, machine, config, measures)
+    if isinstance(machine, ConnectionPoint):
+        measures.answered = machine.answered
     shell.handler = role
     if is_door:
         shell.perform(role.handle(restored))
     shell.perform([Connect(Member(*COORDINATOR_PEER, 0, *coordinator))])  # in whichever life it is
     return shell, role, door
+
+
+def _series(role: Role) -> Iterator[Series]:
+    measures = role.measures
+    assert measures is not None, f"{role.peer} measures nothing"
+    return series_of(*role.peer, role.gauges() | measures.totals(), measures.histograms())

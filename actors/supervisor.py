@@ -87,10 +87,10 @@ class RaySupervisor:
         """Say Died when the process of this slice is no more; it was started by an earlier life of ours."""
         self._run(self._watch(peer, incarnation, self._found(peer, incarnation)))
 
-    def end_spares(self, processes: Iterable[tuple[Peer, int]]) -> None:
-        """End the spares of an earlier life of ours that have not become one of these processes."""
+    async def spares(self, processes: Iterable[tuple[Peer, int]]) -> list[tuple[str, Any]]:
+        """Return the spares of an earlier life of ours that have not become one of these processes."""
         used = {self._store.called(actor_name(peer, incarnation)) for peer, incarnation in processes}
-        self._run(asyncio.to_thread(_kill_unused, used))
+        return await asyncio.to_thread(_unused, used)
 
     def persist(self, memory: bytes, entry: tuple[int, bytes] | None) -> None:
         """Have it on disk on return."""
@@ -99,7 +99,7 @@ class RaySupervisor:
     async def close(self, processes: Iterable[tuple[Peer, int]]) -> None:
         """End these processes and start no more."""
         self._closed = True
-        await self._spares.close(_kill)
+        await self._spares.close()
         await asyncio.gather(*(self._end(peer, incarnation) for peer, incarnation in processes))
         self._store.close()
 
@@ -158,13 +158,15 @@ async def _returned(actor: Any) -> Any:
     return actor
 
 
-def _kill_unused(used: set[str | None]) -> None:
+def _unused(used: set[str | None]) -> list[tuple[str, Any]]:
     import ray
 
+    found = []
     for name in ray.util.list_named_actors():
         if name.startswith(PREFIX) and name not in used:
-            with contextlib.suppress(Exception):
-                ray.kill(ray.get_actor(name))
+            with contextlib.suppress(Exception):  # it has died meanwhile
+                found.append((name, ray.get_actor(name)))
+    return found
 
 
 def _find(name: str) -> Any:

@@ -139,20 +139,20 @@ class Decider:
     def _evaluate(self, now_s: float, signals: Signals) -> Decision:
         levels = {name: watch.level() for name, watch in self._watches.items()}
         scene = Scene(self._history, levels, self._capacity, signals.sizes)
-        self._said += self.effectiveness.judge(now_s, scene) if self._matured(now_s) else []
+        self._said += self.effectiveness.judge(now_s, self._settled_s, self._matured(now_s), scene)
         horizon_s = self.horizon_s()
         ahead = self._forecast.rate_ahead(now_s, horizon_s)
         floors = self._forecast.floors(now_s, horizon_s)
         decisions: dict[str, LayerDecision] = {}
         for layer in self._ordered():
-            blocked_s = self.effectiveness.blocked(now_s, layer)
+            against = self.effectiveness.against(now_s, self._settled_s, layer)
             machine = self._layers[layer]
-            decisions[layer] = one = machine.decide(now_s, scene, ahead, floors.get(layer), blocked_s)
+            decisions[layer] = one = machine.decide(now_s, scene, ahead, floors.get(layer), against)
             scene.decided[layer] = one.target
         targets, held = self._transition(now_s, signals, decisions)
         for layer, target in targets.items():
             if target > signals.sizes[layer] and self.mode == "auto":
-                self.effectiveness.begin(layer, target, scene)
+                self.effectiveness.begin(now_s, layer, target, scene)
         said, self._said = tuple(self._said), []
         return Decision(
             at_s=now_s,
@@ -189,7 +189,7 @@ class Decider:
     def _matured(self, now_s: float) -> bool:
         """Tell whether enough was seen since the last transition and its warm-up to judge it: a third of a look-back.
 
-        A whole one would be surer, but a second growth, which makes the first one's gain unknowable, may come first.
+        A whole one would be surer, but growth for load waits for it.
         """
         if self._settled_s is None:
             return False

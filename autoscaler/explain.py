@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from autoscaler.controller import Controller, Entry
 from autoscaler.decision import Decision, LayerDecision, Stage
+from autoscaler.layer import HAIR
 
 
 def document(controller: Controller, count: int, timezone: str = "UTC") -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _layer(decision: LayerDecision) -> list[str]:
 
 
 def _stages(stages: Sequence[Stage]) -> list[str]:
-    """Return the stages in order; those that passed the number on are named together."""
+    """Return the stages in order; those that passed the whole number on are named together."""
     lines: list[str] = []
     passed: list[str] = []
 
@@ -122,7 +124,7 @@ def _stages(stages: Sequence[Stage]) -> list[str]:
             passed.clear()
 
     for stage in stages:
-        if stage.name != "triggers" and abs(stage.after - stage.before) < 1e-6:
+        if stage.name != "triggers" and math.ceil(stage.after - HAIR) == math.ceil(stage.before - HAIR):
             passed.append(stage.name)
             continue
         flush()

@@ -13,8 +13,9 @@ from cluster.messages import MATCHER
 
 
 class Trial(NamedTuple):
-    """A growth whose gain is to be judged. share: useful share per publication a second, before, and as promised."""
+    """A growth whose gain is to be judged. before, promised: useful share of the busiest for a publication a second."""
 
+    begun_s: float
     layer: str
     size: int
     grown: int
@@ -35,8 +36,8 @@ class Effectiveness:
         self.blocked_until_s: dict[str, float] = {}
         """Per layer, unix seconds; survives a restart by way of `Controller.memory`."""
 
-    def begin(self, layer: str, grown: int, scene: Scene) -> None:
-        """A layer is to grow to `grown`."""
+    def begin(self, now_s: float, layer: str, grown: int, scene: Scene) -> None:
+        """A layer is to grow to `grown`; whether it does shows in the sizes."""
         self._trials.pop(layer, None)
         size = scene.sizes[layer]
         busy, rate = scene.history.busiest(layer).value, scene.rate
@@ -50,17 +51,21 @@ class Effectiveness:
             then = scene.capacity.predict(layer, grown, rate, subscriptions, {**scene.sizes, layer: grown})
             if now is not None and then is not None and now.utilization > 0:
                 promised = before * then.utilization / now.utilization
-        self._trials[layer] = Trial(layer, size, grown, before, promised)
+        self._trials[layer] = Trial(now_s, layer, size, grown, before, promised)
 
-    def judge(self, now_s: float, scene: Scene) -> list[str]:
-        """Judge what has had its warm-up and a look-back since; return a sentence for each that was ineffective."""
+    def judge(self, now_s: float, settled_s: float | None, matured: bool, scene: Scene) -> list[str]:
+        """Judge growths since which enough was seen; return a sentence for each that was ineffective.
+
+        settled_s: when the last transition was over. matured: enough was seen since.
+        """
         said = []
         for layer, trial in list(self._trials.items()):
-            busy, rate = scene.history.busiest(layer), scene.rate
-            if scene.sizes[layer] != trial.grown or busy.value is None or not busy.whole or not rate:
-                del self._trials[layer]  # it has come otherwise; nothing can be said
+            if settled_s is None or settled_s < trial.begun_s or not matured:
                 continue
             del self._trials[layer]
+            busy, rate = scene.history.busiest(layer), scene.rate
+            if scene.sizes[layer] != trial.grown or busy.value is None or not busy.whole or not rate:
+                continue  # it has come otherwise, or nothing can be said
             if trial.promised >= trial.before:
                 continue  # nothing was promised: it grew for another reason than load
             gain = (trial.before - busy.value / rate) / (trial.before - trial.promised)
@@ -72,9 +77,15 @@ class Effectiveness:
                 )
         return said
 
-    def blocked(self, now_s: float, layer: str) -> float:
-        """Return for how many seconds more the layer must not grow for load; 0 if it may."""
-        return max(0.0, self.blocked_until_s.get(layer, 0.0) - now_s)
+    def against(self, now_s: float, settled_s: float | None, layer: str) -> tuple[str, str] | None:
+        """Return a word and a sentence if the layer must not grow for load now, None if it may."""
+        left = self.blocked_until_s.get(layer, 0.0) - now_s
+        if left > 0:
+            return "ineffective", f"growth for load was ineffective; blocked for {left:.0f} s more"
+        trial = self._trials.get(layer)
+        if trial is not None and settled_s is not None and settled_s >= trial.begun_s:
+            return "unproven", f"what {trial.size} -> {trial.grown} has gained is not known yet"
+        return None
 
 
 def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int, str]:

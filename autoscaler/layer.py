@@ -16,6 +16,7 @@ FLOORS = (Connections, MemoryUse, Ratio)
 STEPS = ("slo ", "split_merge")
 """Triggers that ask for one more or one fewer; near enough to the size is what they mean."""
 HAIR = 1e-6
+MISSING = "no trigger has its signals; never fewer while signals are missing"
 
 
 class LayerMachine:
@@ -38,12 +39,12 @@ class LayerMachine:
             self._delay.reset()
 
     def decide(
-        self, now_s: float, scene: Scene, ahead: float | None, scheduled: int | None, blocked_s: float
+        self, now_s: float, scene: Scene, ahead: float | None, scheduled: int | None, against: tuple[str, str] | None
     ) -> LayerDecision:
         """Return the layer's decision.
 
-        ahead: the forecast rate. scheduled: replicas that the schedule asks for. blocked_s: growth for load is refused
-        for so long still.
+        ahead: the forecast rate. scheduled: replicas that the schedule asks for. against: a word and a sentence if
+        growth for load is refused.
         """
         size = scene.sizes[self._layer]
         policy = self._policy
@@ -71,7 +72,7 @@ class LayerMachine:
         if scheduled is not None:
             floor = max(floor, float(scheduled))
         self._foresee(way, scene, ahead, scheduled)
-        self._gate(way, scene, floor, slo, blocked_s)
+        self._gate(way, scene, floor, slo, against)
         self._tolerate(way, floor)
         self._factor(way)
         wish = self._stabilization.apply(now_s, size, way.whole)
@@ -105,7 +106,7 @@ class LayerMachine:
     def _largest(self, way: _Way, proposals: tuple[Proposal, ...], missing: tuple[str, ...], held: bool) -> None:
         best = _best(proposals)
         wish = float(way.size) if best is None or best.wish is None else best.wish
-        reason = "no trigger has its signals" if best is None else f"{best.trigger}: {best.reason}"
+        reason = MISSING if best is None else f"the largest wish is of {best.trigger}"
         if held and wish < way.size:
             wish, reason = float(way.size), f"{reason}; never fewer while signals are missing"
         way.step("triggers", wish, reason, "missing" if held and wish == way.size else None)
@@ -139,16 +140,16 @@ class LayerMachine:
             wish, reason = float(scheduled), f"the schedule asks for {scheduled}"
         way.step("forecast", wish, reason)
 
-    def _gate(self, way: _Way, scene: Scene, floor: float, slo: float, blocked_s: float) -> None:
+    def _gate(self, way: _Way, scene: Scene, floor: float, slo: float, against: tuple[str, str] | None) -> None:
         wish, size = _up(way.wish), way.size
-        if wish > size and blocked_s:
+        if wish > size and against is not None:
             kept = max(size, min(wish, _up(floor)))
             if kept < wish:
-                text = f"growth for load was ineffective; blocked for {blocked_s:.0f} s more"
-                way.step("effectiveness", float(kept), text, "ineffective")
+                way.step("effectiveness", float(kept), against[1], against[0])
                 wish = kept
         if wish > size:
-            gated = gate(self._whole.cost, self._layer, wish, scene, free=_up(floor))
+            most = min(wish, max(size, self._policy.max_replicas))  # what is beyond ends at the limits anyhow
+            gated = gate(self._whole.cost, self._layer, most, scene, free=_up(floor))
             kept, reason = gated.size, gated.reason
             if self._whole.cost.on_conflict == "slo" and kept < min(wish, _up(slo)):
                 kept = min(wish, _up(slo))
@@ -157,8 +158,9 @@ class LayerMachine:
                 way.step("gates", float(kept), reason, gated.word if kept < wish else None)
                 return
         elif wish < size:
-            kept, reason = caught_up(self._whole.guards, self._layer, wish, scene)
-            if kept > wish:
+            least = max(wish, min(self._policy.min_replicas, size))  # what is below ends at the limits anyhow
+            kept, reason = caught_up(self._whole.guards, self._layer, least, scene)
+            if kept > least:
                 way.step("gates", float(kept), reason, "catch_up")
                 return
         way.step("gates", way.wish, "passed")
@@ -213,13 +215,14 @@ class _Way:
         final = self.wish
         more = less = ""
         for one in self.stages:  # the last stage that lowered it, or raised it, is the one that counts
-            if one.after < one.before and one.before > final:
+            before, after = _up(one.before), _up(one.after)
+            if after < before and before > final:
                 more = f"{one.name}: {one.reason}"
-            if one.after > one.before and one.before < final and one.name != "triggers":
+            if after > before and before < final and one.name != "triggers":
                 less = f"{one.name}: {one.reason}"
         best = _best(proposals)
-        asks = "no trigger has its signals" if best is None else f"{best.trigger} asks for no more: {best.reason}"
-        holds = "no trigger has its signals" if best is None else f"{best.trigger} asks for it: {best.reason}"
+        asks = MISSING if best is None else f"{best.trigger} asks for no more: {best.reason}"
+        holds = MISSING if best is None else f"{best.trigger} asks for it: {best.reason}"
         return more or asks, less or holds
 
 

@@ -119,7 +119,12 @@ class AccessPoint:
 
     def gauges(self) -> dict[str, int]:
         """Return the counters, and what is held at the moment."""
-        return self.counters | {"changes_unanswered": len(self._unanswered)}
+        publications, changes = self._parked()
+        return self.counters | {
+            "changes_unanswered": len(self._unanswered),
+            "parked_publications": publications,
+            "parked_subscriptions": changes,
+        }
 
     def _received(self, peer: Peer, message: Message) -> None:
         match message:
@@ -360,9 +365,12 @@ class AccessPoint:
 
     # Parking, in the paper's protocol alone ----------------------------------------------------------------------
 
-    def _count_parked(self) -> None:
+    def _parked(self) -> tuple[int, int]:
         publications = sum(len(message.lengths) // 4 for _, message in self._parked_publications)
-        changes = sum(len(changes) for _, changes in self._parked_changes)
+        return publications, sum(len(changes) for _, changes in self._parked_changes)
+
+    def _count_parked(self) -> None:
+        publications, changes = self._parked()
         for name, count in (
             ("parked_publications_most", publications),
             ("parked_subscriptions_most", changes),

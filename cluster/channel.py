@@ -66,6 +66,7 @@ class Lane:
         self._backlog_bytes = 0
         self._out: list[bytes] = []
         self._progress_ms: int | None = None
+        self._least: tuple[int, int] | None = None  # messages and bytes held, when a confirmation came
         # Receiving: everything up to `_received` was given to the machine, up to `_told` the peer knows.
         self._received = 0
         self._told = 0
@@ -84,6 +85,15 @@ class Lane:
     def held_bytes(self) -> int:
         """Bytes kept for sending or resending."""
         return self._flight_bytes + self._backlog_bytes
+
+    def take_backlog(self) -> tuple[int, int]:
+        """Return the messages, and their bytes, that the peer has yet to handle: the least since the last call.
+
+        It is looked at when a confirmation comes: between two of them what is handled looks as if it were not.
+        """
+        now = (len(self._flight) + len(self._backlog), self.held_bytes)
+        least, self._least = self._least, None
+        return now if least is None else min(now, least)
 
     def send(self, message: bytes) -> None:
         """Put a message on the lane; it is kept until the peer has handled it."""
@@ -168,6 +178,9 @@ class Lane:
         kind, number = _HEADER.unpack_from(body)
         if kind == ACK:
             self._settle(number)
+            held = (len(self._flight) + len(self._backlog), self._flight_bytes + self._backlog_bytes)
+            if self._least is None or held < self._least:
+                self._least = held
             self._refill()
             return None
         if kind != DATA:

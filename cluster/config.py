@@ -198,6 +198,27 @@ class Transitions(Settings, frozen=True):
     move_clients_ms: Positive = 30_000
 
 
+class Metrics(Settings, frozen=True):
+    """What Prometheus finds; every process serves its own metrics, the coordinator the list of all as well.
+
+    enabled:     false for no endpoints at all; the roles report to the coordinator in any case.
+    host:        where the endpoints listen, on every node: loopback, or 0.0.0.0 for all of a node's addresses.
+    port:        of the coordinator's endpoint, which is the one to be known; 0, or where it is taken, any free one. The
+                 others take any.
+    token_file:  a file with a token that scrapers must present (`Authorization: Bearer`); mode 0600, the same on each
+                 node.
+    insecure:    must be true for a host that is not loopback without a token.
+    interval_ms: between the roles' reports to the coordinator.
+    """
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Port = 7390
+    token_file: str | None = None
+    insecure: bool = False
+    interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
+
+
 class Config(Settings, frozen=True):
     """A whole cluster. data_directory: the run file and, later, everything durable; made with mode 0700."""
 
@@ -213,6 +234,7 @@ class Config(Settings, frozen=True):
     valid: ValidSettings = ValidSettings()
     timing: Timing = Timing()
     transitions: Transitions = Transitions()
+    metrics: Metrics = Metrics()
 
     @property
     def directory(self) -> Path:
@@ -266,6 +288,12 @@ def _check(config: Config, source: str) -> None:
         raise ConfigError(
             f"{source}: client_port.host: {port.host} is not loopback and clients are not authenticated; "
             "set client_port.insecure to true to accept that"
+        )
+    metrics = config.metrics
+    if metrics.enabled and not is_loopback(metrics.host) and not metrics.token_file and not metrics.insecure:
+        raise ConfigError(
+            f"{source}: metrics.host: {metrics.host} is not loopback and nothing is asked of scrapers; "
+            "set metrics.token_file, or metrics.insecure to true to accept that"
         )
     if config.flow.publish_floor_bytes > config.flow.publish_window_bytes:
         raise ConfigError(f"{source}: flow.publish_floor_bytes: above flow.publish_window_bytes")

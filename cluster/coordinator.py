@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 
+from cluster.aggregates import of_cluster, of_slices
 from cluster.assignment import fewest_moves, reassign
 from cluster.columns import u16
 from cluster.config import Config
@@ -83,6 +84,8 @@ from cluster.messages import (
     Stop,
     Tick,
 )
+from cluster.messages import Report as Measured
+from cluster.observed import Ledger, Observed, Slice
 from cluster.questions import Questions
 from cluster.recovery import Phase as RecoveryPhase
 from cluster.recovery import Recovery
@@ -118,6 +121,7 @@ class Report:
     moved, emptied: its clients have moved, and wait for what is underway; the last has gone.
     left: it owes nothing any more, and can be stopped.
     dead: it is known to be no more, before anybody could do something about it.
+    measured, measured_before: its last report, and the one before.
     """
 
     incarnation: int
@@ -132,6 +136,8 @@ class Report:
     left: bool = False
     dead: bool = False
     counters: dict[str, int] = field(default_factory=dict)
+    measured: Measured | None = None
+    measured_before: Measured | None = None
 
     @property
     def moving(self) -> bool:
@@ -177,6 +183,7 @@ class Coordinator:
         self._recovery: Recovery | None = None
         self._recoveries: list[dict[str, object]] = []  # those that are over, the newest last
         self._recovered = 0
+        self._ledger = Ledger()
         self._doors: dict[Peer, str] = {}  # where clients know a connection point
         self._out: list[Instruction] = []
         self._cold = cold
@@ -184,6 +191,8 @@ class Coordinator:
         self._resize = False  # the configuration asks for other sizes than when the cluster was last started
         self.process: Mapping[str, int] | None = None
         """What the shell tells of the process that runs this machine, for the status: its pid and incarnation."""
+        self.metrics_address = ""
+        """Where its shell serves the metrics, for the status."""
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -374,6 +383,8 @@ class Coordinator:
         match message:
             case Heartbeat(counters):
                 report.counters = counters
+            case Measured():
+                report.measured_before, report.measured = report.measured, message
             case Installed():
                 report.installed = True
                 if self.state is State.INSTALLING:
@@ -480,6 +491,7 @@ class Coordinator:
             transition, self._transition = self._transition, None
             if transition.before is not transition.after:
                 self._account(transition, transition.decided)
+                self._enter_in_ledger(transition, committed=transition.decided)
         for peer in [peer for peer in sorted(self._reports) if not self._in_view(peer)]:
             self._dismiss(peer)
         self._recovery.died({peer: self._reports[peer].incarnation for peer in dead})
@@ -544,6 +556,7 @@ class Coordinator:
         recovery.end()
         self._recovery = None
         self._recovered += 1
+        self._ledger.recovery(recovery.phases)
         shown: dict[str, object] = {
             "replaced": [str(one) for one in sorted(recovery.replaced)],
             "phases_ms": recovery.phases,
@@ -714,6 +727,7 @@ class Coordinator:
         operation.state = state
         operation.reason = reason
         operation.duration_ms = self._now_ms - operation.started_ms
+        self._ledger.operation(state)
         self._remember(operation)
 
     def _want_what_is(self) -> None:
@@ -881,6 +895,7 @@ class Coordinator:
         committed = transition.phase is Phase.COMMITTED
         if transition.before is not transition.after:
             self._account(transition, committed)
+            self._enter_in_ledger(transition, committed=committed)
         self._forget_stopped()
         self._see_off()
         switch_ms = transition.phases.get(Phase.SWITCHING.value, 0)
@@ -928,6 +943,10 @@ class Coordinator:
                 operation.bytes += transition.bytes
         self._remember(operation)
         return True
+
+    def _enter_in_ledger(self, transition: Transition, *, committed: bool) -> None:
+        moved = (transition.groups, transition.entries, transition.bytes)
+        self._ledger.transition(transition.phases, *moved, committed=committed, over=transition.over)
 
     # Time --------------------------------------------------------------------------------------------------------
 
@@ -1022,6 +1041,12 @@ class Coordinator:
         """Return the cluster as a JSON document: its state, and a row for each slot."""
         members = []
         lost = 0
+        pairs = {
+            peer: (report.measured_before, report.measured)
+            for peer, report in sorted(self._reports.items())
+            if report.measured is not None
+        }
+        measures = of_slices(pairs)
         for peer, _ in self.processes():
             report = self._reports[peer]
             row: dict[str, object] = {"layer": peer.layer, "slot": peer.slot}
@@ -1036,9 +1061,12 @@ class Coordinator:
                     "incarnation": report.join.incarnation,
                     "address": f"{report.join.host}:{report.join.port}",
                     "client_address": report.join.client_address or None,
+                    "metrics_address": report.join.metrics_address or None,
                     "heard_ms_ago": self._now_ms - report.heard_ms,
                     "counters": report.counters,
                 }
+                if peer in measures:
+                    row["measures"] = measures[peer]
             members.append(row)
         document: dict[str, object] = {
             "name": self._name,
@@ -1051,11 +1079,67 @@ class Coordinator:
             "recovered": self._recovered,
             "recoveries": self._recoveries,
             "operation": None if self._operation is None else msgspec.to_builtins(self._shown(self._operation)),
+            "metrics_address": self.metrics_address or None,
+            "measures": of_cluster(pairs),
             "members": members,
         }
         if self.process is not None:
             document["coordinator"] = dict(self.process)
         return document
+
+    # Measures ----------------------------------------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        """Return what is known of the cluster at this moment."""
+        done = next((one for one in reversed(self._history) if one.state == "done"), None)
+        view = self._view
+        slices = {}
+        if view is not None:
+            for peer in sorted(member.peer for member in view.members):
+                report = self._reports.get(peer)
+                slices[peer] = Slice(0, None) if report is None else Slice(report.incarnation, report.measured)
+        return Observed(
+            self._now_ms,
+            0 if view is None else view.epoch,
+            {layer: 0 if view is None else len(view.peers(layer)) for layer in DATA_LAYERS},
+            self._changes,
+            slices,
+            None if done is None else (done.number, done.duration_ms),
+        )
+
+    @property
+    def _changes(self) -> bool:
+        """Whether the view is changing, or is to."""
+        running = self._operation is not None and self._operation.state == "running"
+        return running or self._transition is not None or self._recovery is not None
+
+    def gauges(self) -> dict[str, int]:
+        """Return the coordinator's own counters, and what it holds, by the keys of `metrics.py`.
+
+        Those of each layer end with its name.
+        """
+        observed = self.observed()
+        lost = [peer for peer, report in self._reports.items() if self._lost(report) or report.dead]
+        dead = set() if self._recovery is None else set(self._recovery.replaced)
+        found = dict(self._ledger.counters) | {
+            "view_epoch": observed.epoch,
+            "transition_running": int(self._changes),
+            "coordinator_sessions": len(self._sessions),
+        }
+        for layer in DATA_LAYERS:
+            found[f"slices_{layer}"] = observed.sizes[layer]
+            found[f"slices_wanted_{layer}"] = len(self._memory.wanted.get(layer, ()))
+            found[f"slices_lost_{layer}"] = len([peer for peer in {*lost, *dead} if peer.layer == layer])
+        return found
+
+    def histograms(self) -> dict[str, list[int]]:
+        """Return its own histograms, as in a report."""
+        return {key: histogram.state for key, histogram in self._ledger.histograms.items()}
+
+    def endpoints(self) -> dict[Peer, str]:
+        """Return where the metrics of the slices are to be had, by slice; of those alone that serve any."""
+        joins = {peer: report.join for peer, report in sorted(self._reports.items()) if not report.dead}
+        return {peer: join.metrics_address for peer, join in joins.items() if join is not None and join.metrics_address}
 
     def _recovery_shown(self, recovery: Recovery) -> dict[str, object]:
         return {

@@ -115,7 +115,7 @@ class ExitPoint:
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
         self._next_token = incarnation << NUMBER_BITS
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
-        self._acknowledgements: defaultdict[int, list[tuple[int, int, list[tuple[int, str]]]]] = defaultdict(list)
+        self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], []))
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("released", "matched", "unmatched", "rejected", "duplicates", "notifications"), 0
@@ -239,7 +239,9 @@ class ExitPoint:
                 if first <= at < first + run.count
             ]
             rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            pending = Pending(0, run.client, last, refusals)
+            # A double that is not well-formed counts as that.
+            repeated = doubles - sum(sequence < run.first_sequence + doubles for sequence, _ in refusals)
+            pending = Pending(0, run.client, last, refusals, repeated=repeated)
             publisher.pending.append(pending)
             pendings.append(pending)
             first += run.count
@@ -290,6 +292,7 @@ class ExitPoint:
                 first += share.runs[at].count
                 at += 1
             run = share.runs[at]
+            pendings[at].matched += 1
             payload, clients = found[place]
             for client, numbers in clients.items():
                 slot = client >> SESSION_BITS
@@ -353,6 +356,7 @@ class ExitPoint:
             pending.client = message.client
             pending.last = message.upto
         done[-1].rejected = message.rejected
+        done[-1].matched, done[-1].repeated = message.outcome
         if publisher.follower is not None or self._publishers.get(key) is publisher:
             self._settle(key, publisher)
 
@@ -361,36 +365,47 @@ class ExitPoint:
         told: Pending | None = None
         runs = 0
         rejected: list[tuple[int, str]] = []
+        matched = repeated = 0
         while publisher.pending and not publisher.pending[0].waits:
             done = publisher.pending.popleft()
             if told is not None and told.client != done.client:
-                self._tell(key, publisher, told, runs, rejected)
-                runs = 0
+                self._tell(key, publisher, told, runs, rejected, (matched, repeated))
+                runs = matched = repeated = 0
                 rejected = []
             told = done
             runs += 1
             rejected += done.rejected
+            matched += done.matched
+            repeated += done.repeated
         if told is not None:
-            self._tell(key, publisher, told, runs, rejected)
+            self._tell(key, publisher, told, runs, rejected, (matched, repeated))
 
     def _tell(
-        self, key: PublisherKey, publisher: Publisher, last: Pending, runs: int, rejected: list[tuple[int, str]]
+        self,
+        key: PublisherKey,
+        publisher: Publisher,
+        last: Pending,
+        runs: int,
+        rejected: list[tuple[int, str]],
+        outcome: tuple[int, int],
     ) -> None:
         """The publisher's next `runs` are done: tell its connection point, or the exit point that it has now."""
         if publisher.follower is None:
-            self._acknowledgements[slot_of(last.client)].append((last.client, last.last, rejected))
+            acknowledge = self._acknowledgements[slot_of(last.client)]
+            acknowledge.acknowledgements.append((last.client, last.last, rejected))
+            acknowledge.outcomes.append(outcome)
             return
         assert self._handover is not None, f"{key} has a follower without a handover"
-        settled = PublisherSettled(self._handover.epoch, *key, runs, last.client, last.last, rejected)
+        settled = PublisherSettled(self._handover.epoch, *key, runs, last.client, last.last, rejected, outcome)
         self._out.append(Send(Peer(EXIT_POINT, publisher.follower), settled))
         if not publisher.pending:
             self._go_on()
 
     def _send_acknowledgements(self) -> None:
         known = {slot for view in (self._view, self._next) if view is not None for slot in view.connection_points}
-        for slot, acknowledgements in self._acknowledgements.items():
+        for slot, acknowledge in self._acknowledgements.items():
             if slot in known:  # else it has left, and its clients have sent again what they need to know of
-                self._out.append(Send(Peer(CONNECTION_POINT, slot), Acknowledge(acknowledgements)))
+                self._out.append(Send(Peer(CONNECTION_POINT, slot), acknowledge))
         self._acknowledgements.clear()
 
     # A view change -----------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ STEP_PUBLISHERS = 500
 class Pending:
     """A released run that is not acknowledged: connection points still to say Delivered, then told to `client`.
 
-    former: it was released by the publisher's former exit point, which will say when it is done.
+    former:  it was released by the publisher's former exit point, which will say when it is done.
+    matched, repeated: how many of its publications had matches, and how many are doubles.
     """
 
     waits: int
@@ -53,6 +54,8 @@ class Pending:
     last: int
     rejected: list[tuple[int, str]]
     former: bool = False
+    matched: int = 0
+    repeated: int = 0
 
 
 @dataclass(slots=True)

@@ -191,9 +191,13 @@ class Delivered(Message, frozen=True, array_like=True, tag=5, gc=False):
 
 
 class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
-    """EP -> CP of a publisher: (client, upto, rejected [(sequence, reason)]), cumulative per client."""
+    """EP -> CP of a publisher: (client, upto, rejected [(sequence, reason)]), cumulative per client.
+
+    outcomes: for each of these, how many of the publications that it is about were matched, and how many were doubles.
+    """
 
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
+    outcomes: list[tuple[int, int]]
 
 
 # Subscriptions --------------------------------------------------------------------------------------------
@@ -246,6 +250,7 @@ class Join(Message, frozen=True, array_like=True, tag=20, gc=False):
     """Any role -> C, first message on the lane: here I am. `address`: host and port that peers dial.
 
     client_address: where clients connect, "" but for connection points. pid: for the operator.
+    metrics_address: where its metrics are to be had, `host:port`; "" for nowhere.
     """
 
     incarnation: int
@@ -253,6 +258,7 @@ class Join(Message, frozen=True, array_like=True, tag=20, gc=False):
     port: int
     client_address: str
     pid: int
+    metrics_address: str = ""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -294,6 +300,23 @@ class Heartbeat(Message, frozen=True, array_like=True, tag=24, gc=False):
     """Any role -> C, every 250 ms: alive, with the role's counters since its start."""
 
     counters: dict[str, int]
+
+
+class Report(Message, frozen=True, array_like=True, tag=92, gc=False):
+    """Any role -> C, every `metrics.interval_ms`: what it has measured, for the autoscaler and for people.
+
+    at_ms:      on the role's own monotonic clock.
+    counters:   totals since the role's start, and what it holds at the moment; keys as in `metrics.py`.
+    histograms: counts since then, and behind them the sum in microseconds.
+    lanes:      (layer, slot, messages, bytes) for each peer: the least that it had yet to confirm in this interval.
+    match_ns:   the least and the most that a publication took to match in this interval; None if none was.
+    """
+
+    at_ms: int
+    counters: dict[str, int]
+    histograms: dict[str, list[int]]
+    lanes: list[tuple[str, int, int, int]]
+    match_ns: tuple[int, int] | None
 
 
 class SessionOpened(Message, frozen=True, array_like=True, tag=25, gc=False):
@@ -517,6 +540,7 @@ class PublisherSettled(Message, frozen=True, array_like=True, tag=55, gc=False):
     client: int
     upto: int
     rejected: list[tuple[int, str]]
+    outcome: tuple[int, int] = (0, 0)
 
 
 class Ended(Message, frozen=True, array_like=True, tag=56, gc=False):
@@ -756,6 +780,7 @@ AnyMessage = (
     | Installed
     | Serve
     | Heartbeat
+    | Report
     | SessionOpened
     | SessionClosed
     | DurableHomes

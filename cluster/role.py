@@ -4,7 +4,7 @@
 Install                       ->  lanes to the members that this layer sends to; when all are up, Installed
 Prepare                       ->  the same for the next view, and lanes within the layer where something is to move;
                                   when all are up, Prepared
-Tick                          ->  Heartbeat with the machine's counters
+Tick                          ->  Heartbeat with the machine's counters; Report with what was measured, where it is
 Gone                          ->  the lane to that one is let go of
 Recover                       ->  as Install, for a view in which members have got another incarnation
 Flushed                       ->  Left: the machine had nothing more to do, and all it sent is delivered
@@ -18,6 +18,7 @@ from cluster.access_point import AccessPoint
 from cluster.config import Config
 from cluster.connection_point import ConnectionPoint
 from cluster.exit_point import ExitPoint
+from cluster.measures import Measures
 from cluster.messages import (
     ACCESS_POINT,
     CONNECTION_POINT,
@@ -85,12 +86,19 @@ def make_machine(peer: Peer, incarnation: int, config: Config) -> Machine:
 
 
 class Role:
-    """A machine and its membership. `join` is what it tells the coordinator of itself."""
+    """A machine and its membership.
 
-    def __init__(self, peer: Peer, join: Join, machine: Machine, config: Config) -> None:
+    join:     what it tells the coordinator of itself.
+    measures: what its shell measures of it; None for no reports.
+    """
+
+    def __init__(
+        self, peer: Peer, join: Join, machine: Machine, config: Config, measures: Measures | None = None
+    ) -> None:
         self.peer = peer
         self.machine = machine
         self._join = join
+        self.measures = measures
         self._heartbeat_ms = config.timing.role_heartbeat_ms
         self._reported_ms: int | None = None
         self._view: View | None = None
@@ -140,10 +148,16 @@ class Role:
             case Tick(now_ms) if self._joined:
                 if self._reported_ms is None or now_ms - self._reported_ms >= self._heartbeat_ms:
                     self._reported_ms = now_ms
-                    return [*out, Send(COORDINATOR_PEER, Heartbeat(self.machine.gauges()))]
+                    out = [*out, Send(COORDINATOR_PEER, Heartbeat(self.machine.gauges()))]
+                if self.measures is not None and self.measures.due(now_ms):
+                    out = [*out, Send(COORDINATOR_PEER, self.measures.report(self.gauges(), now_ms))]
             case _:
                 pass
         return out
+
+    def gauges(self) -> dict[str, int]:
+        """Return what the machine counts and holds, and the view that it serves."""
+        return self.machine.gauges() | {"view_epoch": 0 if self._view is None else self._view.epoch}
 
     def _downstream(self, view: View) -> list[Member]:
         return [member for member in view.members if member.layer == DOWNSTREAM[self.peer.layer]]

@@ -20,7 +20,7 @@ from cluster.messages import Explain, Explained, subscription_id
 from cluster.recent import Recent, columns_of, look
 
 if TYPE_CHECKING:
-    from cluster.connection_point import Connection, Session
+    from cluster.serving.records import Connection, Session
 
 Document = dict[str, Any]
 

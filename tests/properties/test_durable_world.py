@@ -41,6 +41,8 @@ from cluster.messages import (
     Received,
     Tick,
 )
+from cluster.serving.attaching import Attaching
+from cluster.serving.delivering import Delivering
 
 SEEDS = 40
 TIMING = Timing(client_heartbeat_ms=10**8, role_heartbeat_ms=10**6, role_lost_ms=10**8)
@@ -381,21 +383,21 @@ def test_a_queue_out_of_order_is_noticed() -> None:
 
 
 def test_promising_what_is_not_on_disk_is_noticed() -> None:
-    def at_once(self: ConnectionPoint, exit_point: int, runs: object, used: object, held: object) -> None:
+    def at_once(self: Delivering, exit_point: int, runs: object, used: object, held: object) -> None:
         """Nothing waits."""
 
-    with patch.object(ConnectionPoint, "_hold_until_stored", at_once):
+    with patch.object(Delivering, "_hold_until_stored", at_once):
         assert caught()
 
 
 def test_sequences_that_are_not_restored_are_noticed() -> None:
-    restore = ConnectionPoint._restore
+    restore = Attaching.restore
 
-    def forgetful(self: ConnectionPoint, recovered: object) -> None:
+    def forgetful(self: Attaching, recovered: object) -> None:
         restore(self, recovered._replace(took=[]))  # type: ignore[attr-defined]
 
     assert Took is not None
-    with patch.object(ConnectionPoint, "_restore", forgetful):
+    with patch.object(Attaching, "restore", forgetful):
         assert caught()
 
 

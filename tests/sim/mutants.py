@@ -43,6 +43,9 @@ from cluster.messages import (
 )
 from cluster.outbox import Chunk, Outbox
 from cluster.policy import Policy
+from cluster.serving.delivering import Delivering
+from cluster.serving.publishing import Publishing
+from cluster.serving.subscribing import Subscribing
 
 Replace = Callable[[type, str, Any], None]
 
@@ -260,72 +263,73 @@ def disconnect_is_dropped(replace: Replace) -> None:
 
 @mutant("a subscribe is confirmed before the matchers have it", seeds=20)
 def done_at_once(replace: Replace) -> None:
-    original = ConnectionPoint._send_change
+    original = Subscribing._send_change
 
-    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
+    def send_change(self: Subscribing, session: Any, request: int, number: int, normal_form: Any) -> None:
         original(self, session, request, number, normal_form)
-        self._changes[self._next_change].request = None
-        self._write(session, frames.Done(request))
+        self._changes.underway[self._changes._next].request = None
+        self._shared.write(session, frames.Done(request))
 
-    replace(ConnectionPoint, "_send_change", send_change)
+    replace(Subscribing, "_send_change", send_change)
 
 
 @mutant("an update is a close and an open, with room in between", seeds=60)
 def update_in_two_steps(replace: Replace) -> None:
-    original = ConnectionPoint._send_change
+    original = Subscribing._send_change
 
-    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
+    def send_change(self: Subscribing, session: Any, request: int, number: int, normal_form: Any) -> None:
         if normal_form is not None:
-            gone = self._change(0, None, None, subscription_id(session.key, number), None)
-            self._out.append(Send(session.access_point, ChangeSubscriptions([gone])))
+            gone = self._changes.note(0, None, None, subscription_id(session.key, number), None)
+            self._shared.out.append(Send(session.access_point, ChangeSubscriptions([gone])))
         original(self, session, request, number, normal_form)
 
-    replace(ConnectionPoint, "_send_change", send_change)
+    replace(Subscribing, "_send_change", send_change)
 
 
 @mutant("a subscription change overtakes publications of its client that were gathered before", seeds=40)
 def change_overtakes_gathered(replace: Replace) -> None:
-    original = ConnectionPoint._send_change
+    original = Subscribing._send_change
 
-    def send_change(self: ConnectionPoint, session: Any, request: int, number: int, normal_form: Any) -> None:
-        gathered, self._gathered = self._gathered, {}
+    def send_change(self: Subscribing, session: Any, request: int, number: int, normal_form: Any) -> None:
+        publishing = self._changes._publishing
+        gathered, publishing.gathered = publishing.gathered, {}
         original(self, session, request, number, normal_form)
-        self._gathered = gathered
+        publishing.gathered = gathered
 
-    replace(ConnectionPoint, "_send_change", send_change)
+    replace(Subscribing, "_send_change", send_change)
 
 
 @mutant("a client's subscriptions stay at the matchers when its connection ends", seeds=20)
 def subscriptions_left_behind(replace: Replace) -> None:
-    original = ConnectionPoint._forget
+    original = ConnectionPoint._gone
 
-    def forget(self: ConnectionPoint, connection: Any) -> None:
+    def gone(self: ConnectionPoint, connection: Any) -> None:
         if connection.session is not None:
             connection.session.subscriptions.clear()
         original(self, connection)
 
-    replace(ConnectionPoint, "_forget", forget)
+    replace(ConnectionPoint, "_gone", gone)
 
 
 @mutant("runs that a client holds are not let go when its connection ends", seeds=150)
 def holds_outlive_the_client(replace: Replace) -> None:
-    original = ConnectionPoint._release
+    original = Delivering.release
 
-    def release(self: ConnectionPoint, session: Any, *, everything: bool = False) -> None:
+    def release(self: Delivering, session: Any, *, everything: bool = False) -> None:
         if not everything:
             original(self, session)
 
-    replace(ConnectionPoint, "_release", release)
+    replace(Delivering, "release", release)
 
 
 @mutant("of several acknowledgements in one message only the first is passed on", seeds=20)
 def acknowledgements_lost(replace: Replace) -> None:
-    original = ConnectionPoint._acknowledge
+    original = Publishing.acknowledge
 
-    def acknowledge(self: ConnectionPoint, message: Acknowledge) -> None:
-        original(self, Acknowledge(message.acknowledgements[:1]))
+    def acknowledge(self: Publishing, message: Acknowledge) -> None:
+        original(self, Acknowledge(message.acknowledgements[:1], message.outcomes[:1]))
 
-    replace(ConnectionPoint, "_acknowledge", acknowledge)
+    replace(Publishing, "acknowledge", acknowledge)
 
 
 # The access point -------------------------------------------------------------------------------------------------

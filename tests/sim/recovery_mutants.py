@@ -19,6 +19,10 @@ from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import CONNECTION_POINT, Instruction, Peer, Persist, Recover, Renew, Resume, Send
 from cluster.recovery import Recovery
+from cluster.serving.changes import Changes
+from cluster.serving.delivering import Delivering
+from cluster.serving.requests import Requests
+from cluster.serving.subscribing import Subscribing
 from cluster.view import View
 from cluster.watermarks import Watermarks
 from tests.sim.mutants import Replace, mutant
@@ -45,12 +49,12 @@ def one_run_not_sent_again(replace: Replace) -> None:
 
     def go_on(self: ConnectionPoint, epoch: int) -> None:
         oldest = {}
-        for number, session in self._sessions.items():
+        for number, session in self._shared.sessions.items():
             if len(session.unacknowledged) > 1:
                 oldest[number] = session.unacknowledged.popleft()
         original(self, epoch)
         for number, taken in oldest.items():
-            self._sessions[number].unacknowledged.appendleft(taken)
+            self._shared.sessions[number].unacknowledged.appendleft(taken)
 
     replace(ConnectionPoint, "_go_on", go_on)
 
@@ -60,10 +64,10 @@ def sent_again_in_reverse(replace: Replace) -> None:
     original = ConnectionPoint._go_on
 
     def go_on(self: ConnectionPoint, epoch: int) -> None:
-        for session in self._sessions.values():
+        for session in self._shared.sessions.values():
             session.unacknowledged.reverse()
         original(self, epoch)
-        for session in self._sessions.values():
+        for session in self._shared.sessions.values():
             session.unacknowledged.reverse()
 
     replace(ConnectionPoint, "_go_on", go_on)
@@ -74,34 +78,34 @@ def sent_again_in_reverse(replace: Replace) -> None:
 
 @mutant("one subscription of each connection point is not sent to a new matcher", seeds=90, scenario="crash")
 def registry_hole(replace: Replace) -> None:
-    original = ConnectionPoint._to_rebuild
+    original = Changes._to_rebuild
 
-    def to_rebuild(self: ConnectionPoint, view: View, matchers: Any, everything: bool, changes: Any) -> Iterator[Any]:
+    def to_rebuild(self: Changes, view: View, matchers: Any, everything: bool, changes: Any) -> Iterator[Any]:
         for place, one in enumerate(original(self, view, matchers, everything, changes)):
             if place != len(changes):
                 yield one
 
-    replace(ConnectionPoint, "_to_rebuild", to_rebuild)
+    replace(Changes, "_to_rebuild", to_rebuild)
 
 
 @mutant("a subscription that was closed is sent to a new matcher all the same", seeds=10, scenario="member_crash")
 def removal_lost(replace: Replace) -> None:
-    original = ConnectionPoint._unsubscribe
-    original_rebuild = ConnectionPoint._to_rebuild
+    original = Subscribing.unsubscribe
+    original_rebuild = Changes._to_rebuild
 
-    def unsubscribe(self: ConnectionPoint, session: Any, frame: Any) -> None:
+    def unsubscribe(self: Subscribing, session: Any, frame: Any) -> None:
         held = session.subscriptions.get(frame.number)
         original(self, session, frame)
         if held is not None:
-            self.__dict__.setdefault("closed", []).append((session, held))
+            self._changes.__dict__.setdefault("closed", []).append((session, held))
 
-    def to_rebuild(self: ConnectionPoint, *arguments: Any) -> Iterator[Any]:
+    def to_rebuild(self: Changes, *arguments: Any) -> Iterator[Any]:
         yield from original_rebuild(self, *arguments)
         for session, held in self.__dict__.get("closed", []):
             yield session.access_point, held
 
-    replace(ConnectionPoint, "_unsubscribe", unsubscribe)
-    replace(ConnectionPoint, "_to_rebuild", to_rebuild)
+    replace(Subscribing, "unsubscribe", unsubscribe)
+    replace(Changes, "_to_rebuild", to_rebuild)
 
 
 @mutant("what a client that leaves during a recovery had subscribed to is not removed", seeds=0, scenario="crash")
@@ -109,10 +113,10 @@ def leaver_not_removed(replace: Replace) -> None:
     original = ConnectionPoint._go_on
 
     def go_on(self: ConnectionPoint, epoch: int) -> None:
-        for _, changes in self._unsent:
+        for _, changes in self._changes._unsent:
             for change in changes:
-                self._changes.pop(change.change, None)
-        self._unsent.clear()
+                self._changes.underway.pop(change.change, None)
+        self._changes._unsent.clear()
         original(self, epoch)
 
     replace(ConnectionPoint, "_go_on", go_on)
@@ -143,10 +147,10 @@ def resumed_before_rebuilt(replace: Replace) -> None:
 
 @mutant("a connection point takes requests of clients in the middle of a recovery", seeds=40, scenario="member_crash")
 def requests_not_waited(replace: Replace) -> None:
-    def must_wait(self: ConnectionPoint, frame: Any) -> bool:
-        return type(frame).__name__ in ("Subscribe", "Unsubscribe") and self._changes_full()
+    def must_wait(self: Requests, frame: Any) -> bool:
+        return type(frame).__name__ in ("Subscribe", "Unsubscribe") and self._changes.full
 
-    replace(ConnectionPoint, "_must_wait", must_wait)
+    replace(Requests, "must_wait", must_wait)
 
 
 # What is void -----------------------------------------------------------------------------------------------------
@@ -169,7 +173,8 @@ def renew_missing(replace: Replace) -> None:
 
     def rebuild(self: ConnectionPoint, message: Any) -> None:
         original(self, message)
-        self._out = [one for one in self._out if not (isinstance(one, Send) and isinstance(one.message, Renew))]
+        out = self._shared.out
+        self._shared.out = [one for one in out if not (isinstance(one, Send) and isinstance(one.message, Renew))]
 
     replace(ConnectionPoint, "_rebuild", rebuild)
 
@@ -240,7 +245,7 @@ def change_numbers_again(replace: Replace) -> None:
 
     def init(self: ConnectionPoint, *arguments: Any) -> None:
         original(self, *arguments)
-        self._next_change = 0
+        self._changes._next = 0
 
     replace(ConnectionPoint, "__init__", init)
 
@@ -254,7 +259,7 @@ def watermarks_not_kept(replace: Replace) -> None:
 
     def recover(self: ConnectionPoint, view: View) -> None:
         original(self, view)
-        self._watermarks = Watermarks(1000)
+        self._shared.watermarks = Watermarks(1000)
 
     replace(ConnectionPoint, "_recover", recover)
 
@@ -271,17 +276,17 @@ def watermark_over_instances(replace: Replace) -> None:
 
 @mutant("a double counts as delivered though its first copy waits for a place", seeds=0, scenario="crash")
 def first_copy_not_waited_for(replace: Replace) -> None:
-    original = ConnectionPoint._without
+    original = Delivering._without
 
-    def without(self: ConnectionPoint, *arguments: Any) -> Any:
-        hold = ConnectionPoint._hold
-        ConnectionPoint._hold = lambda *_: None  # type: ignore[method-assign]
+    def without(self: Delivering, *arguments: Any) -> Any:
+        hold = Delivering._hold
+        Delivering._hold = lambda *_: None  # type: ignore[method-assign]
         try:
             return original(self, *arguments)
         finally:
-            ConnectionPoint._hold = hold  # type: ignore[method-assign]
+            Delivering._hold = hold  # type: ignore[method-assign]
 
-    replace(ConnectionPoint, "_without", without)
+    replace(Delivering, "_without", without)
 
 
 # The coordinator --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 from cluster import moving
 from cluster.access_point import AccessPoint
 from cluster.assignment import fewest_moves
-from cluster.connection_point import DROPPED_FOR
+from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
@@ -24,6 +24,7 @@ from cluster.messages import (
     Request,
     SpawnFailed,
 )
+from cluster.serving.shared import DROPPED_FOR
 from cluster.view import View, key_group
 from cluster.wish import PLURALS
 from tests.sim.client import require
@@ -268,7 +269,7 @@ class Scaling:
             require(fewest_moves(view.owners, view.matchers) == 0, "the groups are not spread evenly")
         for peer, role in assembly.roles.items():
             machine = role.machine
-            own = machine._view  # type: ignore[attr-defined]
+            own = machine._shared.view if isinstance(machine, ConnectionPoint) else machine._view  # type: ignore[attr-defined]
             require(isinstance(own, View) and own == view, f"{peer} serves another view")
             if isinstance(machine, Matcher):
                 self._check_matcher(peer, machine, view)

@@ -252,7 +252,8 @@ def connection_point_does_not_switch(replace: Replace) -> None:
 
     def commit(self: ConnectionPoint, epoch: int) -> None:
         original(self, epoch)
-        self._out = [one for one in self._out if not (isinstance(one, Send) and isinstance(one.message, Switch))]
+        out = self._shared.out
+        self._shared.out = [one for one in out if not (isinstance(one, Send) and isinstance(one.message, Switch))]
 
     replace(ConnectionPoint, "_commit", commit)
 

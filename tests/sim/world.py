@@ -26,7 +26,7 @@ import msgpack
 from cluster import columns, moving, validity
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
-from cluster.connection_point import DROPPED_FOR, ConnectionPoint
+from cluster.connection_point import ConnectionPoint
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.messages import (
     CONNECTION_POINT,
@@ -43,6 +43,7 @@ from cluster.messages import (
     Tick,
 )
 from cluster.outbox import REASONS
+from cluster.serving.shared import DROPPED_FOR
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
 from tests.sim.plan import (
@@ -276,9 +277,11 @@ class World:
     def _commit(self, peer: Peer, event: Received) -> None:
         """Let a connection point serve the next view; note which sessions' access points it changes."""
         machine = self._machine(peer.slot)
-        before = {number: session.access_point for number, session in machine._sessions.items()}
+        before = {number: session.access_point for number, session in machine._shared.sessions.items()}
         self.assembly.feed(peer, event)
-        changed = {number for number, session in machine._sessions.items() if session.access_point != before[number]}
+        changed = {
+            number for number, session in machine._shared.sessions.items() if session.access_point != before[number]
+        }
         for client in self.clients:
             session = client.session
             if session is not None and session.connection_point == peer.slot and session.number in changed:
@@ -442,7 +445,7 @@ class World:
 
     def _beyond_the_queue(self, session: Session) -> set[tuple[int, int]]:
         """Return instance and sequence of what waits at the connection point for a place within its limits."""
-        outbox = self._machine(session.connection_point)._sessions[session.number].outbox
+        outbox = self._machine(session.connection_point)._shared.sessions[session.number].outbox
         return {
             (entry.chunk.runs[run][1], sequence)
             for entry in outbox._beyond
@@ -459,7 +462,7 @@ class World:
             session = client.session
             if session is None or Peer(CONNECTION_POINT, session.connection_point) not in self.assembly.roles:
                 continue
-            if session.number in self._machine(session.connection_point)._sessions:
+            if session.number in self._machine(session.connection_point)._shared.sessions:
                 present.append(session)
         return present
 
@@ -615,7 +618,7 @@ class World:
         flow = self.plan.config.flow
         unacknowledged = sum(client.unacknowledged for client in self.clients)
         for peer in self.assembly.connection_points():
-            for session in self._machine(peer.slot)._sessions.values():
+            for session in self._machine(peer.slot)._shared.sessions.values():
                 outbox = session.outbox
                 require(
                     outbox.queued <= flow.queue_messages + unacknowledged,
@@ -709,9 +712,11 @@ class World:
                 require(left == 0, f"{left} {name} are left at the {layer}s")
         for peer in self.assembly.connection_points():
             machine = self._machine(peer.slot)
-            require(not machine._changes, f"{len(machine._changes)} changes are left at {peer}")
-            require(not machine._touched and not machine._gathered, f"work is left at {peer}")
-            require(machine._publishers == 0, f"{machine._publishers} publishers are left at {peer}")
+            require(not machine._changes.underway, f"{len(machine._changes.underway)} changes are left at {peer}")
+            require(not machine._shared.touched and not machine._publishing.gathered, f"work is left at {peer}")
+            require(
+                machine._publishing.publishers == 0, f"{machine._publishing.publishers} publishers are left at {peer}"
+            )
             machine._validity.store.check()
             asked = machine.gauges()["valid_questions"]
             require(not asked and not machine._validity._asking, f"{asked} questions are left at {peer}")

@@ -203,7 +203,7 @@ class Edge:
 
     def key(self, connection: int) -> int:
         """Return the client's key."""
-        session = self.machine._connections[connection].session
+        session = self.machine._shared.connections[connection].session
         assert session is not None, "not logged in"
         return session.key
 
@@ -213,7 +213,7 @@ class Edge:
 
     def acknowledge(self, key: int, upto: int, rejected: list[tuple[int, str]] | None = None) -> None:
         """The exit point acknowledges."""
-        self.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])])))
+        self.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])], [(0, 0)])))
 
     def confirm_changes(self) -> None:
         """Answer all subscription changes that were sent, as the access point does."""

@@ -281,11 +281,11 @@ def test_nothing_is_kept_of_clients_that_are_gone() -> None:
     for name in ("connections", "sessions", "queued", "unacknowledged_bytes", "subscriptions", "held_runs"):
         assert gauges[name] == 0, name
     machine = edge.machine
-    assert not machine._changes
-    assert not machine._by_client_id
-    assert not machine._waiting
-    assert not machine._touched
-    assert machine._publishers == 0
+    assert not machine._changes.underway
+    assert not machine._shared.by_client_id
+    assert not machine._connections._waiting
+    assert not machine._shared.touched
+    assert machine._publishing.publishers == 0
 
 
 def test_hostile_bytes_harm_nobody_else() -> None:

@@ -378,7 +378,7 @@ def test_a_subscriber_at_rest_keeps_no_strangers_bytes() -> None:
     edge.deliver((2, 2, [(session, [0]), *others]), payload=b"z")
     edge.drain()
     edge.heard(connection)
-    outbox = edge.machine._connections[connection].session.outbox  # type: ignore[union-attr]
+    outbox = edge.machine._shared.connections[connection].session.outbox  # type: ignore[union-attr]
     (chunk,) = (entry.chunk for entry in outbox._queue.values())
     for column in (chunk.run, chunk.sequence, chunk.lengths, chunk.matches, chunk.numbers, chunk.payload):
         assert type(column) is bytes, "a column may be a view of the whole message"

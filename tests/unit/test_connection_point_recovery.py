@@ -213,10 +213,9 @@ def test_only_what_a_new_matcher_owns_is_sent_to_it_again() -> None:
     edge = Edge(small_config())
     after = view(2, matchers=(0, 1))
     client = edge.login()
-    edge.machine._limits = small_config().client_limits
     for number in range(3):
         edge.subscribe(client, number)
-    session = edge.machine._connections[client].session
+    session = edge.machine._shared.connections[client].session
     assert session is not None
     held = list(session.subscriptions.values())
     recover(edge, after, (MATCHER, 1))
@@ -239,9 +238,9 @@ def test_an_updated_subscription_is_sent_as_it_is_now_and_a_closed_one_is_not() 
     ((_, update), (_, _)) = edge.to_peers()
     assert isinstance(update, ChangeSubscriptions)
     answer(edge, *[change.change for change in update.changes])
-    session = edge.machine._connections[client].session
+    session = edge.machine._shared.connections[client].session
     assert session is not None
-    closing = [one.message for one in edge.machine._changes.values()]
+    closing = [one.message for one in edge.machine._changes.underway.values()]
     answer(edge, *[change.change for change in closing])
     recover(edge, view(2), (MATCHER, 0))
     assert [one for _, changes in changes_of(edge) for one in changes] == update.changes
@@ -287,7 +286,7 @@ def test_of_a_subscription_that_is_open_no_more_nothing_is_set_again() -> None:
     assert frames.Done(1) not in edge.heard(client)
     resume(edge)
     assert edge.heard(client) == [frames.Done(1)]
-    assert opened.change not in edge.machine._changes
+    assert opened.change not in edge.machine._changes.underway
 
 
 def test_a_rebuild_goes_in_steps_and_waits_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,8 +300,8 @@ def test_a_rebuild_goes_in_steps_and_waits_for_answers(monkeypatch: pytest.Monke
     recover(edge, view(2), (MATCHER, 0))
     sent = [one for _, changes in changes_of(edge) for one in changes]
     assert len(sent) == 2
-    assert edge.machine._rebuilding is not None
-    assert edge.machine._rebuilding.more, "one more has room"
+    assert edge.machine._changes.rebuilding is not None
+    assert edge.machine._changes.rebuilding.more, "one more has room"
     edge.drain()
     sent += [one for _, changes in changes_of(edge) for one in changes]
     edge.drain()
@@ -312,7 +311,7 @@ def test_a_rebuild_goes_in_steps_and_waits_for_answers(monkeypatch: pytest.Monke
         edge.drain()
         sent += [one for _, changes in changes_of(edge) for one in changes]
     assert len({one.subscription for one in sent}) == 9
-    assert edge.machine._rebuilding is not None
+    assert edge.machine._changes.rebuilding is not None
     for one in sent:
         answer(edge, one.change)
     edge.drain()
@@ -338,14 +337,14 @@ def test_a_rebuild_sends_what_is_there_when_its_turn_comes(monkeypatch: pytest.M
         edge.drain()
         for _, changes in changes_of(edge):
             answer(edge, *[change.change for change in changes])
-    assert edge.machine._rebuilding is None
+    assert edge.machine._changes.rebuilding is None
     resume(edge)
     ((_, removals),) = edge.to_peers()
     assert isinstance(removals, ChangeSubscriptions)
     assert {one.subscription for one in removals.changes} == {key << 20, key << 20 | 1}
     assert all(one.normal_form is None for one in removals.changes)
     answer(edge, *[one.change for one in removals.changes])
-    assert not edge.machine._changes
+    assert not edge.machine._changes.underway
 
 
 def test_a_client_that_leaves_before_the_rebuild_is_removed_by_it() -> None:
@@ -369,7 +368,7 @@ def test_numbers_of_changes_are_above_those_of_any_incarnation_before() -> None:
     for incarnation in (1, 7):
         edge = Edge()
         edge.machine.__init__(0, incarnation, small_config())  # type: ignore[misc]
-        first = edge.machine._change(1, None, None, 5, b"f")
+        first = edge.machine._changes.note(1, None, None, 5, b"f")
         assert first.change >> NUMBER_BITS == incarnation
 
 
@@ -527,7 +526,7 @@ def test_a_view_change_that_was_underway_is_forgotten() -> None:
     edge.say(client, publish(1))
     tell(edge, prepare(view(2, access_points=(0, 1))))
     recover(edge, view(3))
-    assert edge.machine._next is None
+    assert edge.machine._shared.next is None
     edge.to_peers()
     resume(edge, 3)
     ((peer, _),) = edge.to_peers()

@@ -278,7 +278,7 @@ def test_the_subscriptions_of_a_client_that_is_gone_are_removed() -> None:
         for number in (0, 2)
     ]
     edge.feed(Received(ACCESS, Changed([change.change for change in changes])))
-    assert not edge.machine._changes
+    assert not edge.machine._changes.underway
 
 
 def test_an_answer_to_a_request_of_an_ended_session_is_dropped() -> None:

@@ -10,7 +10,6 @@ from cluster import frames
 from cluster.codec import encode_frame
 from cluster.columns import mask_with
 from cluster.config import Config
-from cluster.connection_point import CHANGE_BYTES_UNDERWAY, CHANGES_UNDERWAY
 from cluster.frames import SUBSCRIPTION_BITS
 from cluster.messages import (
     Again,
@@ -25,6 +24,7 @@ from cluster.messages import (
     Publications,
     ResumeClient,
 )
+from cluster.serving.changes import CHANGE_BYTES_UNDERWAY, CHANGES_UNDERWAY
 from tests.unit.edge import NOW_US, Edge, publish
 
 HEARTBEAT_MS = Config().timing.client_heartbeat_ms
@@ -118,7 +118,7 @@ def test_what_a_client_sent_before_it_left_counts_though_it_was_behind() -> None
     rounds(edge)
     sent = [message for _, message in edge.to_peers()]
     assert [type(message).__name__ for message in sent] == ["SessionClosed", "Publications"]
-    assert loud not in edge.machine._connections
+    assert loud not in edge.machine._shared.connections
 
 
 def test_a_paused_client_is_not_taken_for_a_silent_one() -> None:
@@ -264,7 +264,7 @@ def test_goodbye_behind_a_backlog_is_a_clean_end() -> None:
     while CloseClient(loud) not in out:
         out = edge.feed(Drained())
     assert any(isinstance(message, Publications) for _, message in edge.to_peers())
-    assert loud not in edge.machine._connections
+    assert loud not in edge.machine._shared.connections
 
 
 def test_a_subscription_number_far_away_costs_no_memory() -> None:

@@ -235,6 +235,7 @@ def test_the_status_tells_what_is_known() -> None:
         "incarnation": INCARNATIONS[Peer(MATCHER, 0)],
         "address": "host:4003",
         "client_address": None,
+        "metrics_address": None,
         "heard_ms_ago": 100,
         "counters": {"hits": 7},
     }

@@ -64,7 +64,9 @@ class Bench:
         monkeypatch.setattr(module, "_kill", self.killed.append)
         monkeypatch.setattr(module, "_is_role", lambda pid: pid == 77)
         monkeypatch.setattr(os, "kill", lambda pid, number: self.signals.append((pid, number)))
-        self.supervisor = RaySupervisor(self, self.store, self._make, self._start, HERE, Spares(0, 1, self._make))  # type: ignore[arg-type]
+        self.supervisor = RaySupervisor(
+            self, self.store, self._make, self._start, HERE, Spares(0, 1, self._make, self.killed.append)
+        )  # type: ignore[arg-type]
 
     def dispatch(self, event: Event) -> None:
         """As the coordinator's shell."""

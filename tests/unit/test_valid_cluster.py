@@ -140,7 +140,7 @@ async def test_what_has_expired_is_given_to_nobody_and_its_memory_returns() -> N
         assert gauge(cluster, "valid_bytes") > 0
         for peer, role in cluster._assembly.roles.items():
             if peer.layer == CONNECTION_POINT:
-                cluster._assembly.feed(peer, Tick(role.machine._now_ms + 61_000))  # type: ignore[attr-defined]
+                cluster._assembly.feed(peer, Tick(role.machine._shared.now_ms + 61_000))  # type: ignore[attr-defined]
         assert await rest(sensor, await lab.subscribe("n < 1000", initial="valid")) == [(100, True)]
         assert gauge(cluster, "valid_publications") == 1
         assert gauge(cluster, "valid_expired") == 100

@@ -1,0 +1,92 @@
+"""From the queues of sessions to their sockets, as far as credit goes; what does not fit is the policies' affair.
+
+The hard case is a subscriber that does not keep up; `outbox.py` decides about it, and `durable.py` for a durable
+session.
+"""
+
+from __future__ import annotations
+
+from cluster import frames
+from cluster.durable import DurableSession
+from cluster.frames import Bye
+from cluster.serving.connections import Connections
+from cluster.serving.delivering import Delivering
+from cluster.serving.giving import Giving
+from cluster.serving.records import Session
+from cluster.serving.shared import DROPPED_FOR, Shared
+
+
+class Notifying:
+    """Writes to the sessions that were touched in a round."""
+
+    def __init__(self, shared: Shared, connections: Connections, delivering: Delivering, giving: Giving) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._delivering = delivering
+        self._giving = giving
+
+    def flush(self) -> None:
+        """Write what there is for the sessions that were touched in this round."""
+        shared = self._shared
+        touched, shared.touched = shared.touched, {}
+        for number, session in touched.items():
+            if session.durable is not None:
+                self._flush_durable(session, session.durable)
+                continue
+            assert session.connection is not None, f"{session.client_id} is not connected"
+            if session.closed_now:
+                # Once a round and not once a close: a client may close thousands.
+                session.closed_now = False
+                session.outbox.keep(session.live)
+            readable = shared.connections[session.connection].full_ms is None
+            if session.serving and readable:
+                self._giving.give(number, session)
+            if readable and not session.serving:
+                chunks = session.outbox.take()
+                if chunks:
+                    shared.recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
+                for chunk in chunks:
+                    shared.counters["notifications"] += len(chunk)
+                    shared.write(session, chunk.frame())
+            self._settle(session, tell=readable)
+            if session.outbox.overflowed:
+                self._connections.refuse(shared.connections[session.connection], self._overflow())
+                continue
+            if session.holds:
+                self._delivering.release(session)
+            if session.arrived and not session.outbox.queued and not session.holds and not session.serving:
+                bye = Bye("moved", "all that was underway has come")
+                self._connections.refuse(shared.connections[session.connection], bye)
+
+    def _settle(self, session: Session, *, tell: bool) -> None:
+        """Apply the policies to what did not fit in flight; count what was dropped, and tell the client if it reads."""
+        for reason, count in session.outbox.settle().items():
+            self._shared.counters["dropped"] += count
+            self._shared.counters[DROPPED_FOR[reason]] += count
+        if tell:
+            for reason, drops in session.outbox.take_drops().items():
+                counts = sorted(drops.counts.items())
+                self._shared.write(session, frames.Dropped(reason, drops.notifications, counts))
+
+    def _overflow(self) -> Bye:
+        limits = f"{self._shared.flow.queue_messages} notifications or {self._shared.flow.queue_bytes} bytes"
+        return Bye("slow", f"policy disconnect: more than {limits} wait, the limit of a client's queue")
+
+    def _flush_durable(self, session: Session, durable: DurableSession) -> None:
+        if session.closed_now:
+            session.closed_now = False
+            durable.keep(session.live)
+        connection = None if session.connection is None else self._shared.connections[session.connection]
+        if connection is not None and session.greeting is None and connection.full_ms is None:
+            for portion in durable.take():
+                self._shared.counters["notifications"] += len(portion)
+                self._shared.counters["redelivered"] += sum(portion.again)
+                self._shared.write(session, portion.frame())
+            for drops in durable.take_drops():
+                self._shared.write(session, drops)
+        self._shared.counters["dropped"] += durable.dropped
+        self._shared.counters["dropped_quota"] += durable.dropped
+        self._shared.counters["dead_letters"] += durable.dead
+        durable.dropped = durable.dead = 0
+        if session.holds:
+            self._delivering.release(session)

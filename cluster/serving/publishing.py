@@ -1,0 +1,185 @@
+"""From Publish to Acknowledged: a client's publications go to its access point as runs, unseen, in the order they came.
+
+They are gathered until the end of the round; a change of a subscription sends what was gathered before it first. What
+was taken from a client is held until it is acknowledged, and is sent again after a recovery. A client's window bounds
+what is held for it, the pool what is held for all.
+"""
+
+from __future__ import annotations
+
+from cluster import columns, frames
+from cluster.frames import UNTIL_UNPUBLISHED
+from cluster.messages import Acknowledge, Peer, Publications, Run, Send
+from cluster.serving.books import Books
+from cluster.serving.records import Refusal, Session
+from cluster.serving.shared import SESSION_MASK, Shared
+from cluster.validity import Validity
+
+
+class Publishing:
+    """Takes publications, passes them on, and acknowledges them.
+
+    publishers: sessions that have published. pool_bytes: unacknowledged payload of all sessions.
+    books:      what became of publications.
+    gathered:   what goes to each access point at the end of the round.
+    _durable:   durable sessions, by the number that they publish under.
+    """
+
+    def __init__(self, shared: Shared, validity: Validity) -> None:
+        self._shared = shared
+        self._validity = validity
+        self.publishers = 0
+        self.pool_bytes = 0
+        self.books = Books(shared.counters)
+        self.gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
+        self._durable: dict[int, Session] = {}
+
+    def window(self) -> tuple[int, int]:
+        """Return a publisher's credit: its own window, less when the pool must serve many."""
+        share = self._shared.flow.publish_pool_bytes // max(self.publishers, 1)
+        window_bytes = min(self._shared.flow.publish_window_bytes, max(share, self._shared.flow.publish_floor_bytes))
+        return self._shared.flow.publish_window, window_bytes
+
+    def publish(self, session: Session, frame: frames.Publish, now_us: int) -> None:
+        """Check publications and take them. Raises Refusal."""
+        count = len(frame.lengths) // 4
+        size = len(frame.payload)
+        if len(frame.lengths) % 4 or count == 0:
+            raise Refusal("malformed", "Publish.lengths is not a column of uint32, or empty")
+        if count > self._shared.limits.publications_per_frame:
+            raise Refusal(
+                "too_large",
+                f"{count} publications in a frame, the limit is {self._shared.limits.publications_per_frame}",
+            )
+        if sum(columns.unpack(columns.UINT32, frame.lengths)) != size:
+            raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
+        if frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
+            raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
+        if not 0 <= frame.valid_for_ms <= UNTIL_UNPUBLISHED:
+            raise Refusal("malformed", f"publications valid for {frame.valid_for_ms} ms")
+        if session.next_sequence is None:
+            if not 1 <= frame.first_sequence < 1 << 62:
+                raise Refusal("malformed", f"a first sequence of {frame.first_sequence}")
+            session.next_sequence = frame.first_sequence
+            session.acknowledged = frame.first_sequence - 1
+            self.publishers += 1
+        if frame.first_sequence != session.next_sequence:
+            raise Refusal("malformed", f"sequence {frame.first_sequence} where {session.next_sequence} was due")
+        last = frame.first_sequence + count - 1
+        # The byte window may have shrunk after the client used it; the configured one is the contract.
+        if last - session.acknowledged > self._shared.flow.publish_window or (
+            session.unacknowledged and session.flight_bytes + size > self._shared.flow.publish_window_bytes
+        ):
+            raise Refusal(
+                "over_credit",
+                f"more than {self._shared.flow.publish_window} publications or "
+                f"{self._shared.flow.publish_window_bytes} bytes are unacknowledged",
+            )
+        session.next_sequence = last + 1
+        run = Run(session.client_id, session.instance, session.publisher, frame.first_sequence, count, now_us)
+        session.unacknowledged.append((run, frame.lengths, frame.payload))
+        self._shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)
+        session.flight_bytes += size
+        self.pool_bytes += size
+        self._shared.counters["accepted"] += count
+        if frame.valid_for_ms:
+            session.kept_any = True
+            payloads = columns.cut(frame.payload, columns.unpack(columns.UINT32, frame.lengths))
+            session.not_kept += self._validity.keep(
+                session.client_id, session.instance, frame.first_sequence, now_us, payloads, frame.valid_for_ms
+            )
+        self.gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
+
+    def send(self, access_point: Peer) -> None:
+        """Let go what was gathered for this access point."""
+        gathered = self.gathered.pop(access_point, None)
+        if gathered is None:
+            return
+        if len(gathered) == 1:
+            run, lengths, payload = gathered[0]
+            message = Publications([run], lengths, payload)
+        else:
+            message = Publications(
+                [run for run, _, _ in gathered],
+                b"".join([lengths for _, lengths, _ in gathered]),
+                b"".join([payload for _, _, payload in gathered]),
+            )
+        self._shared.out.append(Send(access_point, message))
+
+    def send_all(self) -> None:
+        """Let everything that was gathered go."""
+        for access_point in list(self.gathered):
+            self.send(access_point)
+
+    def acknowledge(self, message: Acknowledge) -> None:
+        """The matchers have what clients have published."""
+        for (client, upto, rejected), outcome in zip(message.acknowledgements, message.outcomes, strict=True):
+            number = client & SESSION_MASK
+            session = self._shared.sessions.get(number) or self._durable.get(number)
+            if session is None or session.publisher != client:
+                self.books.enter_orphans(client, upto, len(rejected), outcome)
+                continue  # gone meanwhile
+            assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
+            assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
+            if upto <= session.acknowledged:
+                continue  # again, or late, after a recovery
+            self._shared.counters["acknowledged"] += upto - session.acknowledged
+            self.books.enter(upto - session.acknowledged, len(rejected), outcome)
+            self._shared.counters["rejected"] += len(rejected)
+            self._shared.recent.rejected(session.client_id, rejected)
+            not_kept: list[tuple[int, str]] = []
+            if session.kept_any:
+                self._validity.store.settle(session.client_id, session.instance, session.acknowledged + 1, upto)
+                for sequence, _ in rejected:
+                    self._validity.store.remove((session.client_id, session.instance, sequence))
+                not_kept = [one for one in session.not_kept if one[0] <= upto]
+                del session.not_kept[: len(not_kept)]
+            session.acknowledged = upto
+            while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
+                size = len(session.unacknowledged.popleft()[2])
+                session.flight_bytes -= size
+                self.pool_bytes -= size
+            self._shared.write(session, frames.Acknowledged(upto, *self.window(), rejected, not_kept))
+
+    # Sessions -----------------------------------------------------------------------------------------------------
+
+    def knows(self, number: int) -> bool:
+        """Tell whether a durable session publishes under this number."""
+        return number in self._durable
+
+    def begin(self, number: int, session: Session) -> None:
+        """The durable session publishes under this number from here."""
+        self._durable[number] = session
+
+    def forget(self, session: Session) -> None:
+        """Its connection is gone: what it has underway is acknowledged to nobody."""
+        self.books.gone(session)
+        self.publishers -= session.next_sequence is not None
+        self.pool_bytes -= session.flight_bytes
+
+    def end(self, session: Session) -> None:
+        """The durable session's next connection begins anew, under another number."""
+        del self._durable[session.publisher & SESSION_MASK]
+        session.next_sequence = None
+        session.unacknowledged.clear()
+        session.flight_bytes = 0
+
+    # Recovery -----------------------------------------------------------------------------------------------------
+
+    def void(self) -> None:
+        """Nothing goes to an access point any more but what is sent again."""
+        self.gathered = {}
+        self.books.void()
+
+    def send_again(self) -> None:
+        """Send what is not acknowledged."""
+        counts: dict[Peer, int] = {}
+        for session in self._shared.sessions.values():
+            access_point = session.access_point
+            for taken in session.unacknowledged:
+                self.gathered.setdefault(access_point, []).append(taken)
+                counts[access_point] = counts.get(access_point, 0) + taken[0].count
+                self._shared.counters["sent_again"] += taken[0].count
+                if counts[access_point] >= self._shared.flow.batch_publications:
+                    counts[access_point] = 0
+                    self.send(access_point)
