@@ -15,7 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoscaler.signals import BUCKETS, DELAY_BOUNDS_MS, LAYERS, Histogram
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.signals import DELAY_BOUNDS_MS, LAYERS, Histogram
 
 NEARLY_ALL: Final = 0.999
 """Utilisation that queues are reckoned with at most; what is above it waits as a backlog."""
@@ -23,7 +26,11 @@ NEARLY_ALL: Final = 0.999
 WORK_MS: Final = 0.5
 """Mean time of an idle layer, in ms: a wake-up and its turn on a core (README, delay at 1,000 publications/s)."""
 
-MISSED: Final = 1e-12
+BOUNDS: Final = np.array(DELAY_BOUNDS_MS)
+
+Floats = NDArray[np.float64]
+
+LEAST_CAPACITY: Final = 1e-12
 
 
 @dataclass
@@ -36,7 +43,7 @@ class Queues:
         """Let `rate` publications a second come for some seconds, at each layer's capacity (publications a second)."""
         through, waits = {}, {}
         for layer in LAYERS:
-            capacity = max(capacities[layer], MISSED)
+            capacity = max(capacities[layer], LEAST_CAPACITY)
             before = self.waiting[layer]
             done = min(before + rate * seconds, capacity * seconds)
             after = max(0.0, before + rate * seconds - done)
@@ -102,14 +109,11 @@ def delays(utilisations: Sequence[float], wait_s: tuple[float, float], count: in
     a backlog is added to all, growing or shrinking evenly from the begin to the end of the interval.
     """
     mean = sum(WORK_MS / (1 - min(use, NEARLY_ALL)) for use in utilisations)
-    begin, end = (1e3 * wait for wait in wait_s)
-    parts = 8 if abs(end - begin) > 1 else 1
-    starts = [begin + (end - begin) * (part + 0.5) / parts for part in range(parts)]
-    below = [sum(_below(bound - start, mean) for start in starts) / parts for bound in DELAY_BOUNDS_MS]
-    return spread(count, below)
+    late = np.maximum(BOUNDS[:, None] - _even(wait_s)[None, :], 0.0)
+    return spread_over(count, (1 - np.exp(-late / mean)).mean(axis=1).tolist())
 
 
-def spread(count: int, below: Sequence[float]) -> Histogram:
+def spread_over(count: int, below: Sequence[float]) -> Histogram:
     """Return `count` values as a histogram, given the share of them up to each bound."""
     counts, done = [], 0
     for share in below:
@@ -119,29 +123,20 @@ def spread(count: int, below: Sequence[float]) -> Histogram:
     return (*counts, count - done)
 
 
-def shifted(counts: Histogram, begin_ms: float, end_ms: float) -> Histogram:
-    """Return a histogram of which each value is later by something between begin_ms and end_ms (evenly spread)."""
-    total = sum(counts)
-    if not total or max(begin_ms, end_ms) <= 0:
-        return counts
-    parts = 8 if abs(end_ms - begin_ms) > 1 else 1
-    starts = [begin_ms + (end_ms - begin_ms) * (part + 0.5) / parts for part in range(parts)]
-    sums = [0]
-    for one in counts:
-        sums.append(sums[-1] + one)
-
-    def upto(value: float) -> float:
-        """Return how many values are no greater, those of a bucket being spread evenly over it."""
-        lower = 0.0
-        for index, upper in enumerate(DELAY_BOUNDS_MS):
-            if value < upper:
-                return sums[index] + counts[index] * max(0.0, value - lower) / (upper - lower)
-            lower = upper
-        return float(sums[BUCKETS - 1])
-
-    below = [sum(upto(bound - start) for start in starts if bound > start) / parts / total for bound in DELAY_BOUNDS_MS]
-    return spread(total, below)
+def later(counts: Histogram, wait_s: tuple[float, float], extra_ms: float) -> list[float]:
+    """Return the share of values up to each bound when each comes later: by a wait that goes evenly from wait_s[0] to
+    wait_s[1], and by an exponential time of mean extra_ms. Within a bucket values are taken as spread evenly.
+    """
+    parts = 16 if extra_ms > 0.1 else 1
+    times = -extra_ms * np.log(1 - (np.arange(parts) + 0.5) / parts)
+    starts = (_even(wait_s)[:, None] + times[None, :]).ravel()
+    shares = np.concatenate(([0.0], np.cumsum(counts[:-1]) / max(sum(counts), 1)))
+    upto = np.interp(BOUNDS[:, None] - starts[None, :], np.concatenate(([0.0], BOUNDS)), shares, left=0.0)
+    return [float(share) for share in upto.mean(axis=1)]
 
 
-def _below(value: float, mean: float) -> float:
-    return 1 - math.exp(-value / mean) if value > 0 else 0.0
+def _even(wait_s: tuple[float, float]) -> Floats:
+    """Return waits in ms that go evenly from the one to the other."""
+    begin, end = (1e3 * wait for wait in wait_s)
+    parts = 8 if abs(end - begin) > 1 else 1
+    return begin + (end - begin) * (np.arange(parts) + 0.5) / parts

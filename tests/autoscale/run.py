@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from autoscaler.controller import Controller
@@ -40,8 +40,14 @@ class Outcome:
     sizes: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
 
-def play(seed: int, scenario: Scenario, policy: ScalingPolicy, interval_s: float | None = None) -> Outcome:
-    """Run a scenario with a seed."""
+def play(
+    seed: int,
+    scenario: Scenario,
+    policy: ScalingPolicy,
+    interval_s: float | None = None,
+    record: Callable[[float, Signals], None] = lambda _, __: None,
+) -> Outcome:
+    """Run a scenario with a seed. record: gets unix seconds and the signals of each interval."""
     interval = scenario.interval_s if interval_s is None else interval_s
     cluster = Cluster(seed, scenario, START)
     forecast = PolicyForecast(policy.forecast, policy.timezone, policy.look_back_period_s)
@@ -56,6 +62,7 @@ def play(seed: int, scenario: Scenario, policy: ScalingPolicy, interval_s: float
         before = dict(cluster.sizes)
         signals = cluster.step(interval)
         now = cluster.now_s
+        record(BEGIN_S + now, signals)
         card.add(now, interval, cluster.sizes, signals.delay, signals.subscribe_ack)
         outcome.optimum += best.cost(now) * interval / 3600
         if cluster.ended is not None:
