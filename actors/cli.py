@@ -6,7 +6,20 @@ from typing import Any
 
 import click
 
-from actors.commands import autoscaler, broker, check, completion, demo, policy, publish, replay, scale, subscribe, why
+from actors.commands import (
+    autoscaler,
+    broker,
+    busiest,
+    check,
+    completion,
+    demo,
+    policy,
+    publish,
+    replay,
+    scale,
+    subscribe,
+    why,
+)
 from actors.commands.failures import friendly
 
 EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs (of `why`: it does not match); 2 the
@@ -43,6 +56,7 @@ main.add_command(scale.transitions)
 main.add_command(scale.abort)
 main.add_command(autoscaler.autoscaler)
 main.add_command(policy.policy)
+main.add_command(busiest.busiest)
 main.add_command(publish.pub)
 main.add_command(subscribe.sub)
 main.add_command(replay.replay)

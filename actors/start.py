@@ -181,6 +181,7 @@ async def start_role(
         shell.session_writer = Writer(store, opens, stored=shell.stored, failed=shell.store_failed)
     join = Join(incarnation, host, lane_port, door, os.getpid(), "" if exporter is None else exporter.address)
     role = Role(peer, join, machine, config, measures)
+    measures.busiest = getattr(machine, "busiest", None)
     if isinstance(machine, ConnectionPoint):
         measures.answered = machine.answered
     shell.handler = role

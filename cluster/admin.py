@@ -93,6 +93,14 @@ class Admin:
         counts = (connection_points, access_points, matchers, exit_points)
         return await self._request("plan", _wish(*counts, replace, strategy))
 
+    async def busiest(self, top: int = 20) -> Document:
+        """Return which subscriptions most notifications are for, from the matchers' samples.
+
+        Returns: `hits_per_s` of all, `subscriptions` (client_id, None where it is not connected; subscription, the
+        client's number of it; matcher; hits_per_s; share, 0 to 1), `missing`: matchers that have not reported yet.
+        """
+        return await self._request("busiest", {"top": top})
+
     async def abort(self) -> Document:
         """Give up the operation that runs; return it. A view change that is decided goes to its end first."""
         number: int = (await self._request("abort", {}))["operation"]

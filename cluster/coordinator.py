@@ -32,8 +32,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.aggregates import of_cluster, of_slices
+from cluster.aggregates import of_cluster, of_slices, rate
 from cluster.assignment import fewest_moves, reassign
+from cluster.busiest import document as busiest_document
+from cluster.busiest import ranked
 from cluster.columns import u16
 from cluster.config import Config
 from cluster.errors import KittiwakeError
@@ -101,6 +103,7 @@ STALL_MS = 250
 """Ticks come every 50 ms; when they have not for so long, nobody is held for lost on that account."""
 SMALLEST_WAVE = 8
 RECOVERIES_SHOWN = 20
+BUSIEST_MOST = 50
 
 
 class State(Enum):
@@ -607,6 +610,8 @@ class Coordinator:
                     if self.autoscaler is None:
                         raise WishError("this cluster has no autoscaler: its configuration names no policy")
                     document = self.autoscaler(arguments)
+                case "busiest":
+                    document = self._busiest(arguments)
                 case "transitions":
                     document = {"operations": [msgspec.to_builtins(self._shown(one)) for one in self._history]}
                 case _:
@@ -622,6 +627,24 @@ class Coordinator:
     def operation(self, number: int) -> Operation | None:
         """Return an operation of those that are remembered."""
         return next((one for one in reversed(self._history) if one.number == number), None)
+
+    def _busiest(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        top = arguments.get("top", 20)
+        if not isinstance(top, int) or not 1 <= top <= BUSIEST_MOST:
+            raise WishError(f"top is {top!r}, allowed is 1 to {BUSIEST_MOST}")
+        reported: dict[int, tuple[list[tuple[int, int]], float]] = {}
+        hits_per_s = 0.0
+        missing = []
+        for peer, report in sorted(self._reports.items()):
+            if peer.layer != MATCHER:
+                continue
+            hits = None if report.measured is None else rate((report.measured_before, report.measured), "hits")
+            if report.measured is None or hits is None:
+                missing.append(str(peer))
+                continue
+            hits_per_s += hits
+            reported[peer.slot] = (report.measured.busiest, hits)
+        return busiest_document(ranked(reported), hits_per_s, self._sessions.names(), top, missing)
 
     def _why(self, operator: Peer, arguments: bytes) -> None:
         try:

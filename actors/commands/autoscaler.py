@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from actors.commands import policy_replay
 from actors.commands.options import config_option, json_option
 from actors.commands.scale import ask
 
@@ -60,6 +61,9 @@ def mode(config_path: str | None, mode: str, as_json: bool) -> None:
     Holds in place of the policy's mode until it is changed again, restarts included.
     """
     _show(ask(config_path, lambda admin: admin.autoscaler("mode", mode=mode)), as_json, short=True)
+
+
+autoscaler.add_command(policy_replay.replay)
 
 
 def _show(document: dict[str, Any], as_json: bool, *, short: bool = False) -> None:
