@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEYS_TO_QUIT = (b"q", b"Q")
 TAKE_SCREEN, GIVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
-OPERATIONS = 8
+OPERATIONS, DECISIONS = 4, 3
 
 
 @click.command(short_help="Watch a running cluster.")
@@ -84,7 +84,11 @@ async def look(admin: Admin) -> View:
     """Return what the coordinator knows now. Raises KittiwakeError if it does not answer."""
     status = await admin.status()
     operations = (await admin.transitions())[-OPERATIONS:]
-    return View(datetime.now(), status, operations, (status.get("autoscaler") or {}).get("decisions", []))
+    try:
+        decisions = (await admin.autoscaler("explain", count=DECISIONS))["decisions"]
+    except KittiwakeError:
+        decisions = []  # it has no autoscaler
+    return View(datetime.now(), status, operations, decisions)
 
 
 def document(view: View) -> dict[str, Any]:

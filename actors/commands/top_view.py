@@ -300,8 +300,8 @@ class _Foot:
 
 def _footer(view: View) -> list[list[Segment]]:
     foot = _Foot()
-    foot.part("decisions", [_decision(entry) for entry in reversed(view.decisions[-3:])])
-    foot.part("changes", [_operation(operation) for operation in reversed(view.operations[-4:])])
+    foot.part("decisions", [_decision(entry) for entry in reversed(view.decisions)])
+    foot.part("changes", [_operation(operation) for operation in reversed(view.operations)])
     return foot.lines
 
 

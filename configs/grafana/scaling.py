@@ -14,8 +14,8 @@ WISHES = Row(
     (
         Panel(
             "What each trigger proposes",
-            "Slices of a layer. The largest wish wins; forecasts may only raise it, costs and efficiency only lower "
-            "it.",
+            "Slices of a layer, before rounding up. The largest wish wins; forecasts may only raise it, costs and "
+            "efficiency only lower it.",
             (
                 Query(
                     greatest("desired_replicas", by="layer, trigger", of=f'{CHOSEN},trigger!="decision"'),
@@ -23,8 +23,7 @@ WISHES = Row(
                 ),
             ),
             unit="none",
-            kind="steps",
-            decimals=0,
+            decimals=1,
             empty=NOBODY,
         ),
         Panel(

@@ -225,6 +225,7 @@ class Documents:
 
     def __init__(self, *documents: dict[str, Any] | None) -> None:
         self._documents = list(documents)
+        self.decisions: list[dict[str, Any]] = []
 
     async def status(self) -> dict[str, Any]:
         document = self._documents.pop(0) if len(self._documents) > 1 else self._documents[0]
@@ -233,7 +234,13 @@ class Documents:
         return document
 
     async def transitions(self) -> list[dict[str, Any]]:
-        return [OPERATION]
+        return [OPERATION] * 9
+
+    async def autoscaler(self, action: str, *, count: int) -> dict[str, Any]:
+        assert action == "explain"
+        if not self.decisions:
+            raise KittiwakeError("this cluster has no autoscaler")
+        return {"decisions": self.decisions[-count:]}
 
 
 def admin(*documents: dict[str, Any] | None) -> Admin:
@@ -257,8 +264,21 @@ def test_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_once_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(top(monkeypatch, "--once", "--json").output)
     assert document["status"] == SMALL
-    assert document["operations"] == [json.loads(json.dumps(OPERATION))]
+    assert document["operations"] == [json.loads(json.dumps(OPERATION))] * 4
+    assert document["decisions"] == []
     assert datetime.fromisoformat(document["at"]).tzinfo is not None
+
+
+def test_the_autoscalers_decisions_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = Documents(SMALL)
+    documents.decisions = [HELD] * 5 + [DECISION]
+    monkeypatch.setattr(actors.asking, "open_admin", lambda config: documents)
+    lines = CliRunner().invoke(main, ["top", "--once"], catch_exceptions=False).output.splitlines()
+    place = lines.index("decisions")
+    assert [line[9:].strip() for line in lines[place + 1 : place + 4]] == [
+        "matcher 2 -> 3, done",
+        *["held: warm-up"] * 2,
+    ]
 
 
 def test_without_a_terminal_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
