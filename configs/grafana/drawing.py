@@ -106,7 +106,7 @@ def _date(seconds: float) -> float:
 
 def _time_axis(axes: Axes, window: tuple[float, float]) -> None:
     axes.set_xlim(_date(window[0]), _date(window[1]))
-    axes.xaxis.set_major_locator(_dates.AutoDateLocator(maxticks=7))
+    axes.xaxis.set_major_locator(_dates.AutoDateLocator(minticks=3, maxticks=7))
     axes.xaxis.set_major_formatter(_dates.DateFormatter("%H:%M:%S", tz=UTC))
     axes.tick_params(labelsize=8)
 

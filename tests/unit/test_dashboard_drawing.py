@@ -5,6 +5,7 @@ A small HTTP server answers as Prometheus would; a real one is asked in live/tes
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -114,6 +115,16 @@ def test_what_has_no_data_says_so_and_what_is_unknown_is_an_error() -> None:
     strange = panel | {"type": "gauge"}
     with pytest.raises(ValueError, match="'Nothing' is of type 'gauge'"):
         draw(board, [(strange, [Answer("", (Series({}, (1.0,), (1.0,)),))])], [], (0, 10))
+
+
+@pytest.mark.parametrize("minutes", [0.1, 1, 2.5, 3.3, 5, 14, 40, 150, 800, 3000, 40_000])
+def test_any_time_can_be_shown(minutes: float) -> None:
+    panel = {"type": "timeseries", "title": "Long", "gridPos": {"x": 0, "y": 0, "w": 12, "h": 8}}
+    one = Series({}, (1.8e9, 1.8e9 + 60 * minutes), (1.0, 2.0))
+    shown_from = (one.times[0], one.times[-1])
+    figure = draw({"title": "Board", "panels": [panel]}, [(panel, [Answer("a", (one,))])], [], shown_from)
+    figure.savefig(io.BytesIO())  # warnings are errors
+    assert 2 <= len(figure.axes[0].get_xticks()) <= 9
 
 
 def test_lines_do_not_bridge_what_is_missing() -> None:
