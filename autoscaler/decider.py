@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from autoscaler.burn import Watch
+from autoscaler.burn import Level, Watch
 from autoscaler.decision import Capacity, Decision, Estimate, Forecast, LayerDecision, Stage
 from autoscaler.gates import cost_per_hour
 from autoscaler.guards import Effectiveness, affordable
@@ -165,8 +167,7 @@ class Decider:
             notes=said,
             rate=scene.rate,
             forecast_rate=ahead,
-            slo_left={name: level.left for name, level in levels.items() if level.left is not None},
-            slo_ms={name: level.value_ms for name, level in levels.items() if level.value_ms is not None},
+            **_of_levels(levels),
             cost_per_hour=cost_per_hour(self.policy.cost, signals.sizes),
             target_cost_per_hour=cost_per_hour(self.policy.cost, {**signals.sizes, **targets}),
             currency=self.policy.cost.currency,
@@ -248,12 +249,22 @@ class Decider:
             mode=self.mode,
             held=held,
             rate=signals.publications_per_s,
-            slo_left={name: level.left for name, level in levels.items() if level.left is not None},
-            slo_ms={name: level.value_ms for name, level in levels.items() if level.value_ms is not None},
+            **_of_levels(levels),
             cost_per_hour=cost,
             target_cost_per_hour=cost,
             currency=self.policy.cost.currency,
         )
+
+
+def _of_levels(levels: Mapping[str, Level]) -> dict[str, Any]:
+    burns = {name: {"fast": level.fast, "slow": level.slow} for name, level in levels.items()}
+    return {
+        "slo_left": {name: level.left for name, level in levels.items() if level.left is not None},
+        "slo_ms": {name: level.value_ms for name, level in levels.items() if level.value_ms is not None},
+        "slo_burn": {
+            name: {window: rate for window, rate in rates.items() if rate is not None} for name, rates in burns.items()
+        },
+    }
 
 
 def _slo_asks(decision: LayerDecision) -> bool:

@@ -46,11 +46,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer: size now, target, and how it came to it. why_not_more, why_not_less: for people."""
+    """One layer: size now, target, and how it came to it.
+
+    busy: useful share of its busiest slice over the look-back period. why_not_more, why_not_less: for people.
+    """
 
     layer: str
     size: int
     target: int
+    busy: float | None = None
     proposals: tuple[Proposal, ...] = ()
     stages: tuple[Stage, ...] = ()
     estimate: Estimate = Estimate()
@@ -68,6 +72,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
               if nothing holds it.
     notes:   what was found out about former decisions, such as that a growth was ineffective.
     slo_left: per objective the share of its budget that is left over its slow window (below 0: overspent).
+    slo_burn: per objective and window (`fast`, `slow`) how fast the budget burns.
     slo_ms:  per objective its quantile over its window.
     cost_per_hour: at the present sizes; target_cost_per_hour: at the decided ones.
     """
@@ -83,6 +88,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     forecast_rate: float | None = None
     slo_left: dict[str, float] = {}
+    slo_burn: dict[str, dict[str, float]] = {}
     slo_ms: dict[str, float] = {}
     cost_per_hour: float = 0.0
     target_cost_per_hour: float = 0.0

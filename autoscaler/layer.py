@@ -94,6 +94,7 @@ class LayerMachine:
             layer=self._layer,
             size=size,
             target=way.whole,
+            busy=scene.history.busiest(self._layer).value,
             proposals=proposals,
             stages=tuple(way.stages),
             missing=missing,

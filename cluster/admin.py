@@ -93,6 +93,14 @@ class Admin:
         counts = (connection_points, access_points, matchers, exit_points)
         return await self._request("plan", _wish(*counts, replace, strategy))
 
+    async def busiest(self, top: int = 20) -> Document:
+        """Return which subscriptions most notifications are for, from the matchers' samples.
+
+        Returns: `hits_per_s` of all, `subscriptions` (client_id, None where it is not connected; subscription, the
+        client's number of it; matcher; hits_per_s; share, 0 to 1), `missing`: matchers that have not reported yet.
+        """
+        return await self._request("busiest", {"top": top})
+
     async def abort(self) -> Document:
         """Give up the operation that runs; return it. A view change that is decided goes to its end first."""
         number: int = (await self._request("abort", {}))["operation"]
@@ -123,6 +131,16 @@ class Admin:
             who = {"subscription": subscription}
         facts = await self._request("why", {**who, "publisher": publisher, "sequence": sequence})
         return judged(facts, attributes, sequence if publisher else None)
+
+    async def autoscaler(self, command: str = "explain", **arguments: Any) -> Document:
+        """Ask the autoscaler, or tell it something; return its state and last decisions, see `autoscaler/explain.py`.
+
+        explain:       count, how many decisions (1).
+        mode:          mode, `auto`, `advise` or `manual`. pause, resume: freeze everything, and end that. What is told
+                       holds until something else is, restarts included.
+        Raises: KittiwakeError if the cluster has no autoscaler, or on another command.
+        """
+        return await self._request("autoscaler", {"command": command, **arguments})
 
     async def wait(self, number: int, timeout_s: float | None = None) -> Document:
         """Return the operation once it runs no more; if a later one was merged with it, that one, once it does not."""

@@ -25,17 +25,20 @@ It also keeps which client id is logged in where (`sessions.py`), and passes ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from cluster.aggregates import of_cluster, of_slices
+from cluster.aggregates import of_cluster, of_slices, rate
 from cluster.assignment import fewest_moves, reassign
+from cluster.busiest import document as busiest_document
+from cluster.busiest import ranked
 from cluster.columns import u16
 from cluster.config import Config
+from cluster.errors import KittiwakeError
 from cluster.memory import Memory, Operation, Step, encode_memory, encode_operation
 from cluster.messages import (
     ACCESS_POINT,
@@ -100,6 +103,7 @@ STALL_MS = 250
 """Ticks come every 50 ms; when they have not for so long, nobody is held for lost on that account."""
 SMALLEST_WAVE = 8
 RECOVERIES_SHOWN = 20
+BUSIEST_MOST = 50
 
 
 class State(Enum):
@@ -193,6 +197,8 @@ class Coordinator:
         """What the shell tells of the process that runs this machine, for the status: its pid and incarnation."""
         self.metrics_address = ""
         """Where its shell serves the metrics, for the status."""
+        self.autoscaler: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        """What answers operators' requests to the autoscaler, None without one. Raises KittiwakeError."""
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -600,13 +606,45 @@ class Coordinator:
                     document = self._plan(arguments)
                 case "abort":
                     document = self._abort_wish()
+                case "autoscaler":
+                    if self.autoscaler is None:
+                        raise WishError("this cluster has no autoscaler: its configuration names no policy")
+                    document = self.autoscaler(arguments)
+                case "busiest":
+                    document = self._busiest(arguments)
                 case "transitions":
                     document = {"operations": [msgspec.to_builtins(self._shown(one)) for one in self._history]}
                 case _:
                     raise WishError(f"unknown command {request.command!r}")
-        except (WishError, msgspec.DecodeError) as error:
+        except (KittiwakeError, msgspec.DecodeError) as error:
             return Answer(b"", str(error))
         return Answer(msgspec.json.encode(document), "")
+
+    def ask(self, request: Request) -> tuple[Answer, list[Instruction]]:
+        """Answer somebody in this very process as an operator; what it takes is to be done as after `handle`."""
+        return self._request(request), self._taken()
+
+    def operation(self, number: int) -> Operation | None:
+        """Return an operation of those that are remembered."""
+        return next((one for one in reversed(self._history) if one.number == number), None)
+
+    def _busiest(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        top = arguments.get("top", 20)
+        if not isinstance(top, int) or not 1 <= top <= BUSIEST_MOST:
+            raise WishError(f"top is {top!r}, allowed is 1 to {BUSIEST_MOST}")
+        reported: dict[int, tuple[list[tuple[int, int]], float]] = {}
+        hits_per_s = 0.0
+        missing = []
+        for peer, report in sorted(self._reports.items()):
+            if peer.layer != MATCHER:
+                continue
+            hits = None if report.measured is None else rate((report.measured_before, report.measured), "hits")
+            if report.measured is None or hits is None:
+                missing.append(str(peer))
+                continue
+            hits_per_s += hits
+            reported[peer.slot] = (report.measured.busiest, hits)
+        return busiest_document(ranked(reported), hits_per_s, self._sessions.names(), top, missing)
 
     def _why(self, operator: Peer, arguments: bytes) -> None:
         try:

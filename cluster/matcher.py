@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cluster import columns
+from cluster.busiest import Busiest
 from cluster.columns import U32, U64, Column
 from cluster.config import Config
 from cluster.frames import SUBSCRIPTION_BITS
@@ -94,6 +95,7 @@ class Matcher:
         limits = config.client_limits
         self._limits = BatchLimits(limits.attributes, limits.name_bytes, limits.string_bytes)
         self.index = Index()
+        self.busiest = Busiest()
         self.table = Table()
         self._view: View | None = None
         self._moving: Moving | None = None
@@ -320,6 +322,7 @@ class Matcher:
     def _match(self, access_point: Peer, batch: Batch) -> list[Instruction]:
         publications = PublicationBatch(batch.lengths, batch.payload, self._limits)
         hits = self._only_mine(batch.epoch, self.index.match(publications))
+        self.busiest.sample(hits.subscription)
         self.counters["batches"] += 1
         self.counters["publications"] += publications.count
         self.counters["hits"] += len(hits.publication)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import MutableSequence
 from operator import itemgetter
 
+from cluster.busiest import Busiest
 from cluster.columns import UINT32, unpack
 from cluster.histogram import Histogram
 from cluster.messages import Batch, Deliver, Event, Publications, Received, Report, Result
@@ -33,6 +34,7 @@ class Measures:
 
     useful_ns:  spent at work since the start.
     lanes, resident_bytes, cpu_us: what the shell has seen last.
+    busiest:    of a matcher, its sample of hits.
     answered:   when clients asked for what the machine has answered since, microseconds since 1970; the machine appends
                 to it and this empties it.
     """
@@ -51,6 +53,7 @@ class Measures:
         self.resident_bytes = 0
         self.cpu_us = 0
         self.answered: MutableSequence[int] = []
+        self.busiest: Busiest | None = None
 
     # The shell tells -----------------------------------------------------------------------------------------------
 
@@ -148,7 +151,8 @@ class Measures:
         self._reported_ms = now_ms
         match_ns, self._match_ns = self._match_ns, None
         spread = None if match_ns is None else (round(match_ns[0]), round(match_ns[1]))
-        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread)
+        busiest = [] if self.busiest is None else self.busiest.top()
+        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread, busiest)
 
 
 HISTOGRAMS = {key: metric for metric in METRICS if metric.kind is Kind.HISTOGRAM for key in metric.values.values()}

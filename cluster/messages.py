@@ -310,6 +310,7 @@ class Report(Message, frozen=True, array_like=True, tag=92, gc=False):
     histograms: counts since then, and behind them the sum in microseconds.
     lanes:      (layer, slot, messages, bytes) for each peer: the least that it had yet to confirm in this interval.
     match_ns:   the least and the most that a publication took to match in this interval; None if none was.
+    busiest:    of a matcher, the subscriptions that most hits are of, and how many of a million; see `busiest.py`.
     """
 
     at_ms: int
@@ -317,6 +318,7 @@ class Report(Message, frozen=True, array_like=True, tag=92, gc=False):
     histograms: dict[str, list[int]]
     lanes: list[tuple[str, int, int, int]]
     match_ns: tuple[int, int] | None
+    busiest: list[tuple[int, int]] = []
 
 
 class SessionOpened(Message, frozen=True, array_like=True, tag=25, gc=False):

@@ -44,6 +44,10 @@ class Sessions:
         """Return the client that is logged in under this id, None if there is none."""
         return next(reversed(self._open.get(client_id, {})), None)
 
+    def names(self) -> dict[int, str]:
+        """Return the client id of each client that is logged in."""
+        return {client: client_id for client_id, clients in self._open.items() for client in clients}
+
     def forget(self, slot: int) -> None:
         """A connection point has died: nobody is logged in there. What lives there comes back with the next one."""
         for client_id, sessions in list(self._open.items()):
