@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from actors.commands import policy_replay
+from actors.commands import capacity_plan, policy_replay
 from actors.commands.options import config_option, json_option
 from actors.commands.scale import ask
 
@@ -64,6 +64,7 @@ def mode(config_path: str | None, mode: str, as_json: bool) -> None:
 
 
 autoscaler.add_command(policy_replay.replay)
+autoscaler.add_command(capacity_plan.plan)
 
 
 def _show(document: dict[str, Any], as_json: bool, *, short: bool = False) -> None:
