@@ -122,7 +122,8 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
     high = target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
     reason = f"busiest {layer} {_percent(busy)}, target {_percent(target)}"
     if low <= busy <= high:
-        return _partial("utilization", float(size), size, f"{reason}: within {_percent(low)} to {_percent(high)}", whole)
+        band = f"within {_percent(low)} to {_percent(high)}"
+        return _partial("utilization", float(size), size, f"{reason}: {band}", whole)
     wish = size * busy / target
     rate = scene.rate
     sizing = None if rate is None else scene.sizing(layer, rate, target, max(policy.max_replicas, size))
