@@ -68,8 +68,8 @@ def draw(traces: Sequence[Trace], path: Path | str, *, target_ms: float | None =
         axes[2][0].set_ylabel("delay, ms")
         axes[1][0].legend(loc="upper left", fontsize=8)
         axes[2][0].legend(loc="upper left", fontsize=8)
-        if title:
-            figure.suptitle(title)
+        shaded = "shaded: predicted" if any(point.predicted for trace in traces for point in trace.points) else ""
+        figure.suptitle("; ".join(filter(None, (title, shaded))), fontsize=10)
         figure.tight_layout()
         figure.savefig(path, dpi=110)
     finally:

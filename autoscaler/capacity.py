@@ -223,16 +223,19 @@ class CapacityModel:
             return Need(None, f"it would take {count} {names}, {count_max} are allowed")
         return Need(count, why)
 
-    def plan(self, load: Load, target: float, count_max: Mapping[str, int] | None = None) -> dict[str, Need]:
+    def plan(
+        self, load: Load, targets: Mapping[str, float] | float, count_max: Mapping[str, int] | None = None
+    ) -> dict[str, Need]:
         """Return what each layer needs for a load; a layer that cannot do it has the count None.
 
-        Matchers first, as access points and exit points pay for each of them.
+        Matchers first, as access points and exit points pay for each of them. targets: for all layers, or of each.
         """
         limits = count_max or {}
         sizes = dict.fromkeys(LAYERS, 1)
         needs = {}
         for layer in (MATCHER, ACCESS_POINT, EXIT_POINT, CONNECTION_POINT):
             limit = limits.get(layer, COUNT_MAX)
+            target = targets if isinstance(targets, float) else targets[layer]
             needs[layer] = self.need(layer, sizes, load, target, limit)
             sizes[layer] = needs[layer].count or limit
         return needs

@@ -10,8 +10,9 @@ real decider and controller get one interval after the other, in sizes of their 
                 of what waits.
 
 What that cannot know: publishers that were held back by a cluster that was too small have recorded a lower rate than
-they wanted (`saturated_s` says for how long that may have been so); what a transition itself costs; and whether a size
-that was never had is what the model thinks (`error`). The policy's own model learns as it goes, as it would have live.
+they wanted (`saturated_s` says for how long that may have been so), and a policy's cluster that is too small lets wait
+what a live one would hold back (`waited_s`); what a transition itself costs; and whether a size that was never had is
+what the model thinks (`error`). The policy's own model learns as it goes, as it would have live.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ SPARE: Final = 0.75
 SATURATED: Final = 0.95
 OFF: Final = (0.5, 2.0)
 """What the model may be off by in an interval; beyond that it is taken for something else."""
+
+WAIT_S: Final = 1.0
+"""A live cluster would have begun to hold publishers back by then."""
 
 POINTS: Final = 4000
 """Points of a trace; of longer recordings every second, third, ... interval is kept."""
@@ -101,6 +105,8 @@ class Run:
     trace: Trace
     measured_s: float = 0.0
     predicted_s: float = 0.0
+    waited_s: float = 0.0
+    """Seconds of those predicted in which publications waited for WAIT_S or longer."""
 
 
 def fit(intervals: Intervals) -> Fit | None:
@@ -188,6 +194,7 @@ def replay(
         run.card.add(at_s, signals.interval_s, shown.sizes, shown.delay, shown.subscribe_ack)
         if predicted:
             run.predicted_s += signals.interval_s
+            run.waited_s += signals.interval_s * (cluster.wait_s >= WAIT_S)
         else:
             run.measured_s += signals.interval_s
         if place % stride == 0:
@@ -209,6 +216,7 @@ class _Cluster:
         self._model = plant.capacity.model
         self.resizing = Resizing(dict(plant.sizes))
         self.ended = False
+        self.wait_s = 0.0
         self._queues = Queues()
         self._off = dict.fromkeys(LAYERS, 1.0)
         self._healthy: dict[str, Histogram] = {}
@@ -257,6 +265,7 @@ class _Cluster:
         sizes, load, seconds = dict(self.resizing.sizes), self._load(signals), signals.interval_s
         capacities = {layer: self._model.capacity(layer, sizes, load) / self._off[layer] for layer in LAYERS}
         passed = self._queues.step(seconds, load.publications_per_s, capacities)
+        self.wait_s = passed.wait_s[1]
         uses = {layer: min(1.0, passed.through[layer] / capacities[layer]) for layer in LAYERS}
         out = passed.through[EXIT_POINT] * load.notifications_per_publication
         known = signals.publications_per_s is not None

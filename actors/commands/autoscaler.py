@@ -7,14 +7,19 @@ from typing import Any
 
 import click
 
-from actors.commands import policy_replay
+from actors.commands import capacity_plan, policy_replay
 from actors.commands.options import config_option, json_option
 from actors.commands.scale import ask
 
 
 @click.group(short_help="Ask the autoscaler for its reasons; pause it.")
 def autoscaler() -> None:
-    """The autoscaler of a running cluster: what it decided and why, and how to hold it."""
+    """The autoscaler of a running cluster: what it decided and why, and how to hold it.
+
+    \b
+    kittiwake autoscaler explain
+    kittiwake autoscaler pause
+    """
 
 
 @autoscaler.command(short_help="Show the last decisions and their reasons.")
@@ -64,6 +69,7 @@ def mode(config_path: str | None, mode: str, as_json: bool) -> None:
 
 
 autoscaler.add_command(policy_replay.replay)
+autoscaler.add_command(capacity_plan.plan)
 
 
 def _show(document: dict[str, Any], as_json: bool, *, short: bool = False) -> None:

@@ -112,6 +112,7 @@ def report(runs: list[Any], plant: Any, recording: str, yardstick: Any) -> dict[
                 "cost": run.card.cost,
                 "measured_s": run.measured_s,
                 "predicted_s": run.predicted_s,
+                "waited_s": run.waited_s,
             }
             for run in runs
         ],
@@ -174,6 +175,12 @@ def _caveats(document: dict[str, Any], model: dict[str, Any]) -> list[str]:
         found.append(
             f"For {recording['saturated_s']:,.0f} s a slice was saturated: publishers may have wanted more than was "
             "recorded then, and larger sizes would look better than they are."
+        )
+    waited = [f"{run['name']} {run['waited_s']:,.0f} s" for run in document["runs"] if run["waited_s"]]
+    if waited:
+        found.append(
+            f"Publications would have waited for more than a second under {', '.join(waited)}: a cluster would have "
+            "held its publishers back, where these figures let the delay grow."
         )
     if not recording["delays_s"]:
         found.append("No delays were recorded, so nothing is known of the objectives.")

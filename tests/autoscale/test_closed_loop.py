@@ -15,7 +15,7 @@ from tests.autoscale.cluster import Cluster
 from tests.autoscale.run import START, play
 from tests.autoscale.scenarios import SCENARIOS
 
-COARSE_S = 30.0
+COARSE_S = 60.0
 """Between two signals of a long run here: a day takes seconds."""
 
 
