@@ -6,7 +6,21 @@ from typing import Any
 
 import click
 
-from actors.commands import broker, busiest, check, completion, demo, publish, replay, scale, subscribe, why
+from actors.commands import (
+    autoscaler,
+    broker,
+    busiest,
+    check,
+    completion,
+    demo,
+    policy,
+    publish,
+    replay,
+    scale,
+    subscribe,
+    top,
+    why,
+)
 from actors.commands.failures import friendly
 
 EPILOG = """Exit codes: 0 all went well; 1 something was refused, failed or differs (of `why`: it does not match); 2 the
@@ -37,10 +51,13 @@ def main() -> None:
 
 main.add_command(broker.up)
 main.add_command(broker.status)
+main.add_command(top.top)
 main.add_command(scale.scale)
 main.add_command(scale.replace)
 main.add_command(scale.transitions)
 main.add_command(scale.abort)
+main.add_command(autoscaler.autoscaler)
+main.add_command(policy.policy)
 main.add_command(busiest.busiest)
 main.add_command(publish.pub)
 main.add_command(subscribe.sub)

@@ -23,6 +23,9 @@ import msgspec
 
 from actors.asking import RunFile, admin_of, read_status, remove_run_file, write_run_file
 from actors.supervisor import STOP_S
+from autoscaler.policy import ScalingPolicy
+from autoscaler.policy_file import load_policy
+from autoscaler.signals import LAYERS
 from cluster.admin import Admin
 from cluster.config import Config
 from cluster.errors import KittiwakeError
@@ -52,8 +55,12 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
     An earlier cluster with the same data directory is gone on with: its view, with the sizes that it had last.
     fresh: what it has left is thrown away.
 
-    Raises: KittiwakeError when a role cannot be started, with the reason; what had started is stopped again.
+    Raises: ConfigError when there is something wrong with the scaling policy; KittiwakeError when a role cannot be
+    started, with the reason; what had started is stopped again.
     """
+    policy = None if config.autoscaler is None else load_policy(config.autoscaler)
+    if policy is not None:
+        config = follow(config, policy)
     prepare_environment()
     import ray
 
@@ -71,7 +78,7 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
         if own:
             await compile_matching()
         try:
-            broker = await asyncio.wait_for(_start(ray, config, own, actors, fresh), config.ray.start_timeout_s)
+            broker = await asyncio.wait_for(_start(ray, config, own, actors, fresh, policy), config.ray.start_timeout_s)
         except TimeoutError as error:
             raise KittiwakeError(f"the cluster was not up within {config.ray.start_timeout_s} s") from error
         yield broker
@@ -79,6 +86,20 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
         await _stop(ray, actors)
         remove_run_file(config)
         await asyncio.to_thread(ray.shutdown)
+
+
+def follow(config: Config, policy: ScalingPolicy) -> Config:
+    """Return the configuration as the policy has it: how often roles report, and the sizes to start with."""
+    initial = {
+        f"{layer}s": one.initial_replicas
+        for layer in LAYERS
+        if (one := policy.layers.of(layer)) is not None and one.initial_replicas is not None
+    }
+    return msgspec.structs.replace(
+        config,
+        layers=msgspec.structs.replace(config.layers, **initial),
+        metrics=msgspec.structs.replace(config.metrics, interval_ms=round(policy.metrics_interval_s * 1000)),
+    )
 
 
 async def compile_matching() -> None:
@@ -132,14 +153,17 @@ def _init_ray(ray: Any, config: Config, own: bool) -> None:
         token.chmod(0o600)  # some versions of Ray leave it readable by others
 
 
-async def _start(ray: Any, config: Config, own: bool, actors: list[Any], fresh: bool) -> Broker:
+async def _start(
+    ray: Any, config: Config, own: bool, actors: list[Any], fresh: bool, policy: ScalingPolicy | None
+) -> Broker:
     from actors.roles import CoordinatorActor, actor_options
 
     secret = secrets.token_bytes(32)
     host = config.ray.lane_host or (LOOPBACK if own else None)
     try:
         options = actor_options(COORDINATOR, config, own, max_restarts=-1)
-        arguments = (msgspec.json.encode(config), secret, host, own)
+        encoded = None if policy is None else msgspec.json.encode(policy)
+        arguments = (msgspec.json.encode(config), secret, host, own, encoded)
         coordinator = ray.remote(CoordinatorActor).options(**options).remote(*arguments)
         actors.append(coordinator)
         address = await coordinator.start.remote(fresh)

@@ -15,17 +15,20 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import ray
 
+from actors.autoscaling import Autoscaling, forget_autoscaler
 from actors.session_store import forget_sessions
 from actors.shell import Shell
 from actors.spares import Spares
 from actors.start import start_coordinator, start_role
 from actors.store import Store, store_path
 from actors.supervisor import RaySupervisor
+from autoscaler.policy import ScalingPolicy
 from cluster.config import Config, config_from
 from cluster.coordinator import Coordinator
 from cluster.messages import MATCHER, Peer
@@ -91,13 +94,15 @@ class CoordinatorActor:
     """The coordinator's process. When it dies Ray starts another one with the same arguments, which goes on from disk.
 
     own: Ray is there for this cluster alone. host: where to listen; None takes the node's own address.
+    policy: a scaling policy as JSON, None for no autoscaler.
     """
 
-    def __init__(self, config: bytes, secret: bytes, host: str | None, own: bool) -> None:
+    def __init__(self, config: bytes, secret: bytes, host: str | None, own: bool, policy: bytes | None = None) -> None:
         self._config = config
         self._secret = secret
         self._host = host
         self._own = own
+        self._policy = policy
         self._begun = False
         self._alive = config_from(msgspec.json.decode(config)).directory / "coordinator.alive"
         self._name = hashlib.sha256(secret).hexdigest()  # of this cluster's run
@@ -131,6 +136,7 @@ class CoordinatorActor:
         store = Store(store_path(settings.directory), fresh=fresh)
         if fresh:
             forget_sessions(settings.directory)
+            forget_autoscaler(settings.directory)
         life, port = store.last_life()
         self._machine = Coordinator(settings, *store.read(), cold=not running_on)
         self._machine.process = {"pid": os.getpid(), "incarnation": life + 1}
@@ -150,6 +156,10 @@ class CoordinatorActor:
             self._alive.write_text(self._name)
             return RaySupervisor(shell, store, make, start, address[0], self._spares)
 
+        autoscaling = None
+        if self._policy is not None:
+            policy = msgspec.json.decode(self._policy, type=ScalingPolicy)
+            autoscaling = Autoscaling(self._machine, policy, settings.directory, placeable=self._room(settings))
         self._shell, address = await start_coordinator(
             self._machine,
             self._secret,
@@ -159,7 +169,10 @@ class CoordinatorActor:
             supervisor=supervisor,
             failed=_leave,
             config=settings,
+            more=lambda: iter(()) if autoscaling is None else autoscaling.series(),
         )
+        if autoscaling is not None:
+            autoscaling.begin(self._shell)
         assert isinstance(self._shell.supervisor, RaySupervisor), "just made"
         self._supervisor = self._shell.supervisor
         if running_on:
@@ -169,6 +182,22 @@ class CoordinatorActor:
         else:
             self._spares.begin()
         return address
+
+    def _room(self, settings: Config) -> Callable[[], int | None]:
+        """Return what tells how many more roles there is room for on the Ray cluster; None with a Ray of our own.
+
+        Spares have their room already. Free CPUs are those of all nodes together: where they are scattered there may be
+        room for fewer.
+        """
+
+        def room() -> int | None:
+            if self._own:
+                return None
+            resources: Any = ray.available_resources  # untyped
+            free: float = resources().get("CPU", 0.0)
+            return len(self._spares) + int(free / settings.ray.cpus_per_role + 1e-6)
+
+        return room
 
     async def status(self) -> dict[str, Any]:
         """Return the machine's status document."""

@@ -218,6 +218,13 @@ class Shell:
         self._execute(instructions)
         self._flush()
 
+    def act(self, work: Callable[[], Iterable[Instruction]]) -> None:
+        """Do what comes of a call to the machine that is no event; if it raises, the machine is finished."""
+        try:
+            self.perform(work())
+        except Exception as error:
+            self._fail(error)
+
     async def stop(self) -> None:
         """Flush what is written, close everything."""
         self._flush()

@@ -70,12 +70,14 @@ async def start_coordinator(
     supervisor: Callable[[Shell, tuple[str, int]], Supervisor],
     failed: Callable[[BaseException], None],
     config: Config | None = None,
+    more: Callable[[], Iterator[Series]] = lambda: iter(()),
 ) -> tuple[Shell, tuple[str, int]]:
     """Open the lane port on `host` and let the machine begin; return the shell, and the address that roles dial.
 
     port, incarnation: of a later life, the port of the first, where roles look for it, and a higher number.
     supervisor:        makes who is to do what the machine asks for.
     config:            says where metrics are served, and the list of those who serve any kept; None for nowhere.
+    more:              what else is served there.
     Raises: OSError when there is no such address; what the first writing to disk raises; ConfigError about a token.
     """
     interval_ms = 1000 if config is None else config.metrics.interval_ms
@@ -85,7 +87,7 @@ async def start_coordinator(
     try:
         shell.supervisor = supervisor(shell, address)
         if config is not None and config.metrics.enabled:
-            _export_cluster(shell, machine, measures, config, host)
+            _export_cluster(shell, machine, measures, config, host, more)
     except BaseException:
         await shell.stop()
         raise
@@ -94,11 +96,19 @@ async def start_coordinator(
     return shell, address
 
 
-def _export_cluster(shell: Shell, machine: Coordinator, measures: Measures, config: Config, host: str) -> None:
+def _export_cluster(
+    shell: Shell,
+    machine: Coordinator,
+    measures: Measures,
+    config: Config,
+    host: str,
+    more: Callable[[], Iterator[Series]],
+) -> None:
     """Serve the coordinator's metrics, and the list of all endpoints; keep that list in the data directory too."""
 
     def series() -> Iterator[Series]:
-        return series_of(COORDINATOR, 0, machine.gauges() | measures.totals(), machine.histograms())
+        yield from series_of(COORDINATOR, 0, machine.gauges() | measures.totals(), machine.histograms())
+        yield from more()
 
     def targets() -> bytes | None:
         if machine.state is State.RESUMING:

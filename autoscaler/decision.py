@@ -11,11 +11,15 @@ from autoscaler.signals import Signals
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What one trigger wishes. wish: replicas before rounding up, None if its signals are missing."""
+    """What one trigger wishes. wish: replicas before rounding up, None if its signals are missing.
+
+    partial: some of its signals are missing; it can ask for more, and holds the size otherwise.
+    """
 
     trigger: str
     wish: float | None
     reason: str
+    partial: bool = False
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +46,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer: size now, target, and how it came to it. why_not_more, why_not_less: for people."""
+    """One layer: size now, target, and how it came to it.
+
+    busy: useful share of its busiest slice over the look-back period. why_not_more, why_not_less: for people.
+    """
 
     layer: str
     size: int
     target: int
+    busy: float | None = None
     proposals: tuple[Proposal, ...] = ()
     stages: tuple[Stage, ...] = ()
     estimate: Estimate = Estimate()
@@ -62,7 +70,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     targets:  layers to be changed, with their new sizes: one transition. Empty: stay.
     held:     why nothing is evaluated or done at all (`paused`, `transition`, `warm-up`, `excluded period`, ...); empty
               if nothing holds it.
+    notes:   what was found out about former decisions, such as that a growth was ineffective.
     slo_left: per objective the share of its budget that is left over its slow window (below 0: overspent).
+    slo_burn: per objective and window (`fast`, `slow`) how fast the budget burns.
+    slo_ms:  per objective its quantile over its window.
     cost_per_hour: at the present sizes; target_cost_per_hour: at the decided ones.
     """
 
@@ -71,10 +82,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerDecision, ...] = ()
     targets: dict[str, int] = {}
     strategy: str | None = None
+    mode: str = "auto"
     held: str = ""
+    notes: tuple[str, ...] = ()
     rate: float | None = None
     forecast_rate: float | None = None
     slo_left: dict[str, float] = {}
+    slo_burn: dict[str, dict[str, float]] = {}
+    slo_ms: dict[str, float] = {}
     cost_per_hour: float = 0.0
     target_cost_per_hour: float = 0.0
     currency: str = "EUR"

@@ -127,12 +127,16 @@ class Queue(Settings, frozen=True, tag_field="type", tag="queue"):
 class SplitMerge(Settings, frozen=True, tag_field="type", tag="split_merge"):
     """CUPUS (D4.5.1, 4.2): one more when a matcher's least time of the last `window_n` publications, over no less than
     `min_window_s`, is above split_above_ms; one fewer when the greatest of every matcher is below merge_below_ms.
+
+    max_window_s: a window that has grown so old counts with the publications that it has, so that an idle cluster
+                  shrinks as well.
     """
 
     split_above_ms: Milliseconds
     merge_below_ms: Milliseconds
     window_n: Amount = 500
     min_window_s: Seconds = 5
+    max_window_s: Annotated[float, Meta(gt=0, le=3600)] = 300
 
 
 class MemoryUse(Settings, frozen=True, tag_field="type", tag="memory"):
@@ -173,25 +177,29 @@ class Scaling(Settings, frozen=True):
     """One direction. stabilization_window_s: up takes the lowest wish in it, down the highest.
 
     select_policy: of several policies the one that allows the most (max), the least (min), or no change (disabled).
-    No policies: no limit.
+    An empty list of policies: no limit.
     """
 
     stabilization_window_s: SecondsOrNone = 0
-    policies: tuple[Rate, ...] = ()
+    policies: tuple[Rate, ...] = (
+        Rate(type="percent", value=100, period_s=15),
+        Rate(type="replicas", value=4, period_s=15),
+    )
     select_policy: Literal["max", "min", "disabled"] = "max"
 
 
-UP = Scaling(
-    policies=(Rate(type="percent", value=100, period_s=15), Rate(type="replicas", value=4, period_s=15)),
-)
-DOWN = Scaling(stabilization_window_s=300, policies=(Rate(type="percent", value=100, period_s=15),))
+class ScalingDown(Scaling, frozen=True):
+    """The same with other defaults."""
+
+    stabilization_window_s: SecondsOrNone = 300
+    policies: tuple[Rate, ...] = (Rate(type="percent", value=100, period_s=15),)
 
 
 class Behavior(Settings, frozen=True):
     """The defaults are the HorizontalPodAutoscaler's."""
 
-    scale_up: Scaling = UP
-    scale_down: Scaling = DOWN
+    scale_up: Scaling = Scaling()
+    scale_down: ScalingDown = ScalingDown()
 
 
 class Tolerance(Settings, frozen=True):

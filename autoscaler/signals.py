@@ -58,7 +58,7 @@ class SliceSignals(msgspec.Struct, frozen=True, kw_only=True):
     publications_per_s:   publications that it has processed.
     notifications_per_s:  of an exit point, released to connection points; of a connection point, sent to clients.
     subscriptions:        of a matcher, those that it holds.
-    connections:          of a connection point, clients connected. Of an access point, publishing clients assigned.
+    connections:          of a connection point, clients connected.
     rss_bytes:            resident memory of its process.
     """
 

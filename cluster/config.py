@@ -220,7 +220,11 @@ class Metrics(Settings, frozen=True):
 
 
 class Config(Settings, frozen=True):
-    """A whole cluster. data_directory: the run file and, later, everything durable; made with mode 0700."""
+    """A whole cluster. data_directory: the run file and everything durable; made with mode 0700.
+
+    autoscaler: a file with a scaling policy, relative to the configuration's own file; None for sizes that only
+                operators change.
+    """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")] = "local"
     data_directory: str = "~/.local/state/kittiwake/local"
@@ -235,6 +239,7 @@ class Config(Settings, frozen=True):
     timing: Timing = Timing()
     transitions: Transitions = Transitions()
     metrics: Metrics = Metrics()
+    autoscaler: str | None = None
 
     @property
     def directory(self) -> Path:
@@ -268,7 +273,11 @@ def load_config(path: str | Path | None) -> Config:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
-    return config_from(document, str(path))
+    config = config_from(document, str(path))
+    if config.autoscaler is None:
+        return config
+    policy = Path(path).parent / Path(config.autoscaler).expanduser()
+    return msgspec.structs.replace(config, autoscaler=str(policy.absolute()))
 
 
 def _readable(error: msgspec.ValidationError) -> str:

@@ -25,7 +25,7 @@ It also keeps which client id is logged in where (`sessions.py`), and passes ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -38,6 +38,7 @@ from cluster.busiest import document as busiest_document
 from cluster.busiest import ranked
 from cluster.columns import u16
 from cluster.config import Config
+from cluster.errors import KittiwakeError
 from cluster.memory import Memory, Operation, Step, encode_memory, encode_operation
 from cluster.messages import (
     ACCESS_POINT,
@@ -196,6 +197,8 @@ class Coordinator:
         """What the shell tells of the process that runs this machine, for the status: its pid and incarnation."""
         self.metrics_address = ""
         """Where its shell serves the metrics, for the status."""
+        self.autoscaler: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        """What answers operators' requests to the autoscaler, None without one. Raises KittiwakeError."""
         self.state = State.GATHERING
         if self._view is not None:
             self.state = State.RESUMING
@@ -603,15 +606,27 @@ class Coordinator:
                     document = self._plan(arguments)
                 case "abort":
                     document = self._abort_wish()
+                case "autoscaler":
+                    if self.autoscaler is None:
+                        raise WishError("this cluster has no autoscaler: its configuration names no policy")
+                    document = self.autoscaler(arguments)
                 case "busiest":
                     document = self._busiest(arguments)
                 case "transitions":
                     document = {"operations": [msgspec.to_builtins(self._shown(one)) for one in self._history]}
                 case _:
                     raise WishError(f"unknown command {request.command!r}")
-        except (WishError, msgspec.DecodeError) as error:
+        except (KittiwakeError, msgspec.DecodeError) as error:
             return Answer(b"", str(error))
         return Answer(msgspec.json.encode(document), "")
+
+    def ask(self, request: Request) -> tuple[Answer, list[Instruction]]:
+        """Answer somebody in this very process as an operator; what it takes is to be done as after `handle`."""
+        return self._request(request), self._taken()
+
+    def operation(self, number: int) -> Operation | None:
+        """Return an operation of those that are remembered."""
+        return next((one for one in reversed(self._history) if one.number == number), None)
 
     def _busiest(self, arguments: dict[str, Any]) -> dict[str, Any]:
         top = arguments.get("top", 20)

@@ -46,6 +46,10 @@ ACTING = {
 """Modules that bring in a clock, randomness, a file, a thread or a socket."""
 
 ALLOWED = {
+    ("autoscaler.explain", "datetime"): "it prints moments that it is given",
+    ("autoscaler.periods", "datetime"): "the day of the week of a moment that it is given",
+    ("autoscaler.policy_file", "pathlib"): "load_policy reads a file, for those who act",
+    ("autoscaler.cron", "datetime"): "the calendar of a time that is handed in",
     ("cluster.admin", "asyncio"): "it waits for the end of an operation; whom it asks is handed in",
     ("cluster.config", "pathlib"): "load_config reads a file, for those who act",
     ("cluster.matching.kernels", "pathlib"): "the cache of compiled code is keyed by its sources",

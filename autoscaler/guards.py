@@ -1,0 +1,143 @@
+"""What protects a cluster from its autoscaler: growth that brought nothing is not repeated, a shrink must be able to
+work off what waits meanwhile, and one transition moves no more than the policy allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from autoscaler.policy import Disruption, Guards
+from autoscaler.triggers import Scene
+from cluster.messages import MATCHER
+
+
+class Trial(NamedTuple):
+    """A growth whose gain is to be judged. before, promised: useful share of the busiest for a publication a second."""
+
+    begun_s: float
+    layer: str
+    size: int
+    grown: int
+    before: float
+    promised: float
+
+
+class Effectiveness:
+    """Judges each growth by the work that a publication costs the busiest slice.
+
+    The promise is the model's, or without one that work goes down as the number of slices goes up. Judged by work per
+    publication and not by rate or delay: after growth more may come in, and the delay may stay high for the queues.
+    """
+
+    def __init__(self, guards: Guards) -> None:
+        self._guards = guards
+        self._trials: dict[str, Trial] = {}
+        self.blocked_until_s: dict[str, float] = {}
+        """Per layer, unix seconds; survives a restart by way of `Controller.memory`."""
+
+    def begin(self, now_s: float, layer: str, grown: int, scene: Scene) -> None:
+        """A layer is to grow to `grown`; whether it does shows in the sizes."""
+        self._trials.pop(layer, None)
+        size = scene.sizes[layer]
+        busy, rate = scene.history.busiest(layer).value, scene.rate
+        if not self._guards.min_gain or busy is None or not rate or grown <= size:
+            return
+        before = busy / rate
+        promised = before * size / grown
+        subscriptions = scene.history.last.subscriptions
+        if subscriptions is not None:
+            now = scene.capacity.predict(layer, size, rate, subscriptions, scene.sizes)
+            then = scene.capacity.predict(layer, grown, rate, subscriptions, {**scene.sizes, layer: grown})
+            if now is not None and then is not None and now.utilization > 0:
+                promised = before * then.utilization / now.utilization
+        self._trials[layer] = Trial(now_s, layer, size, grown, before, promised)
+
+    def judge(self, now_s: float, settled_s: float | None, matured: bool, scene: Scene) -> list[str]:
+        """Judge growths since which enough was seen; return a sentence for each that was ineffective.
+
+        settled_s: when the last transition was over. matured: enough was seen since.
+        """
+        said = []
+        for layer, trial in list(self._trials.items()):
+            if settled_s is None or settled_s < trial.begun_s or not matured:
+                continue
+            del self._trials[layer]
+            busy, rate = scene.history.busiest(layer), scene.rate
+            if scene.sizes[layer] != trial.grown or busy.value is None or not busy.whole or not rate:
+                continue  # it has come otherwise, or nothing can be said
+            if trial.promised >= trial.before:
+                continue  # nothing was promised: it grew for another reason than load
+            gain = (trial.before - busy.value / rate) / (trial.before - trial.promised)
+            if gain < self._guards.min_gain:
+                self.blocked_until_s[layer] = now_s + self._guards.block_s
+                said.append(
+                    f"{layer} {trial.size} -> {trial.grown} gained {max(gain, 0):.0%} of what was predicted "
+                    f"(min_gain {self._guards.min_gain:.0%}): no growth for load for {self._guards.block_s:g} s"
+                )
+        return said
+
+    def against(self, now_s: float, settled_s: float | None, layer: str) -> tuple[str, str] | None:
+        """Return a word and a sentence if the layer must not grow for load now, None if it may."""
+        left = self.blocked_until_s.get(layer, 0.0) - now_s
+        if left > 0:
+            return "ineffective", f"growth for load was ineffective; blocked for {left:.0f} s more"
+        trial = self._trials.get(layer)
+        if trial is not None and settled_s is not None and settled_s >= trial.begun_s:
+            return "unproven", f"what {trial.size} -> {trial.grown} has gained is not known yet"
+        return None
+
+
+def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int, str]:
+    """Return the least size from `wish` to the present one that could work off what waits now in time.
+
+    A transition itself lets nothing wait here, so that unlike in Flink its own backlog need not be reckoned with.
+    Without a model nothing is held back.
+    """
+    size = scene.sizes[layer]
+    rate, subscriptions = scene.rate, scene.history.last.subscriptions
+    if not guards.catch_up_s or rate is None or subscriptions is None:
+        return wish, ""
+    waiting = scene.history.backlog(layer).value or 0.0
+    for fewer in range(wish, size):
+        after = scene.capacity.predict(layer, fewer, rate, subscriptions, scene.sizes)
+        if after is None:
+            return wish, ""
+        spare = after.capacity_per_s - rate
+        if spare > 0 and waiting / spare <= guards.catch_up_s:
+            reason = "" if fewer == wish else f"{fewer - 1} could not work off a backlog within {guards.catch_up_s:g} s"
+            return fewer, reason
+    return size, f"{size - 1} could not work off a backlog within {guards.catch_up_s:g} s"
+
+
+def affordable(
+    disruption: Disruption, placeable: int | None, sizes: Mapping[str, int], targets: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
+    """Return as much of the targets as one transition may do, and per layer cut why: a word and a sentence.
+
+    Layers are served in the order of the targets. placeable: how many slices there is room for, None for no limit.
+    """
+    moving, room = disruption.max_replicas_moving, placeable
+    allowed: dict[str, int] = {}
+    cut: dict[str, tuple[str, str]] = {}
+    for layer, target in targets.items():
+        size = sizes[layer]
+        change = abs(target - size)
+        if target > size and room is not None and change > room:
+            change = room
+            cut[layer] = ("placeable", f"there is room for {room} more, {target - size} are wanted")
+        if target < size and layer == MATCHER:
+            groups = max(1, int(size * disruption.max_group_share))
+            if change > groups:
+                change = groups
+                share = f"max_group_share {disruption.max_group_share:g}"
+                cut[layer] = ("disruption", f"{groups} of {size} matchers at once, {share}")
+        if change > moving:
+            change = moving
+            cut[layer] = ("disruption", f"max_replicas_moving {disruption.max_replicas_moving}")
+        moving -= change
+        if target > size and room is not None:
+            room -= change
+        if change:
+            allowed[layer] = size + change if target > size else size - change
+    return allowed, cut

@@ -1,0 +1,156 @@
+"""The signals of the last while, and what they say together about one layer.
+
+Only what was seen of the present set of slices counts: when sizes change or a transition is over, and after it the
+warm-up, the load spreads anew and what was seen before says nothing about it. The delays are the exception (`burn.py`).
+
+A slice counts as heard of if at least half of the intervals of the look-back period brought the value, one of the two
+newest among them. If any slice of the view is not heard of, what the others say is a lower bound: good enough to grow
+by, never to shrink by.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from autoscaler.signals import Signals, SliceSignals, Spread
+
+FRESH: Final = 2
+"""Of so many newest intervals one must have brought a value."""
+
+
+class Seen(NamedTuple):
+    """A value of a layer over the look-back period. value: None if no slice was heard of. whole: every one was."""
+
+    value: float | None
+    whole: bool
+
+
+class Interval(NamedTuple):
+    """One interval, its slices by layer and slot."""
+
+    at_s: float
+    signals: Signals
+    slices: dict[str, dict[int, SliceSignals]]
+
+
+class History:
+    """Keeps intervals for `keep_s` seconds, newest last."""
+
+    def __init__(self, look_back_s: float, keep_s: float) -> None:
+        self._look_back_s = look_back_s
+        self._keep_s = max(keep_s, look_back_s)
+        self._all: deque[Interval] = deque()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, now_s: float, signals: Signals) -> None:
+        """Take in one interval."""
+        slices: dict[str, dict[int, SliceSignals]] = {}
+        for one in signals.slices:
+            slices.setdefault(one.layer, {})[one.slot] = one
+        self._all.append(Interval(now_s, signals, slices))
+        while self._all[0].at_s <= now_s - self._keep_s:
+            self._all.popleft()
+
+    def clear(self) -> None:
+        """Forget everything: the slices are others now."""
+        self._all.clear()
+
+    @property
+    def last(self) -> Signals:
+        """The newest interval; there must be one."""
+        return self._all[-1].signals
+
+    def rate(self) -> float | None:
+        """Return the mean publication rate (per second) over the look-back period, None if it was never reported."""
+        return _mean(one.signals.publications_per_s for one in self._recent())
+
+    def notification_rate(self) -> float | None:
+        """Return the mean rate of notifications (per second) over the look-back period."""
+        return _mean(one.signals.notifications_per_s for one in self._recent())
+
+    def busiest(self, layer: str) -> Seen:
+        """Return the useful share of the busiest slice, each averaged over the look-back period."""
+        means, whole = self._means(layer, lambda one: one.useful_share)
+        return Seen(max(means, default=None), whole)
+
+    def backlog(self, layer: str, metric: str = "lane_backlog") -> Seen:
+        """Return what waits for the whole layer, averaged over the look-back period; messages or bytes."""
+        if metric == "lane_backlog_bytes":
+            means, whole = self._means(layer, lambda one: one.backlog_bytes)
+        else:
+            means, whole = self._means(layer, lambda one: one.backlog_messages)
+        return Seen(sum(means) if means else None, whole)
+
+    def sum_of(self, layer: str, value: Callable[[SliceSignals], float | None]) -> Seen:
+        """Return the sum over the layer's slices of something that changes slowly: of each the newest that is known."""
+        slots = self._slots(layer)
+        newest: dict[int, float] = {}
+        for interval in self._recent():
+            for slot, one in interval.slices.get(layer, {}).items():
+                found = value(one)
+                if found is not None and slot in slots:
+                    newest[slot] = found
+        return Seen(sum(newest.values()) if newest else None, bool(slots) and len(newest) == len(slots))
+
+    def match_windows(self, layer: str, count: int, least_s: float, most_s: float) -> tuple[dict[int, Spread], bool]:
+        """Return per slot what its last `count` publications took, over no less than `least_s`, and whether all spoke.
+
+        A slot whose window is not complete is left out; at `most_s` a window is complete with what it has.
+        """
+        slots = self._slots(layer)
+        windows: dict[int, list[Spread]] = {slot: [] for slot in slots}
+        counts, spans, open_ = dict.fromkeys(slots, 0), dict.fromkeys(slots, 0.0), set(slots)
+        for interval in reversed(self._all):
+            if not open_:
+                break
+            for slot, one in interval.slices.get(layer, {}).items():
+                if slot not in open_ or one.match_ms is None:
+                    continue
+                windows[slot].append(one.match_ms)
+                counts[slot] += one.match_ms.count
+                spans[slot] += interval.signals.interval_s
+                if (counts[slot] >= count and spans[slot] >= least_s) or spans[slot] >= most_s:
+                    open_.discard(slot)
+        heard = bool(slots) and all(windows[slot] for slot in slots)
+        return {slot: _together(windows[slot]) for slot in slots if slot not in open_}, heard
+
+    def _slots(self, layer: str) -> list[int]:
+        return list(self._all[-1].slices.get(layer, {})) if self._all else []
+
+    def _recent(self) -> list[Interval]:
+        """Return the intervals of the look-back period, newest first."""
+        recent: list[Interval] = []
+        for interval in reversed(self._all):
+            if interval.at_s <= self._all[-1].at_s - self._look_back_s:
+                break
+            recent.append(interval)
+        return recent
+
+    def _means(self, layer: str, value: Callable[[SliceSignals], float | None]) -> tuple[list[float], bool]:
+        recent = [interval.slices.get(layer, {}) for interval in self._recent()]
+        means: list[float] = []
+        slots = self._slots(layer)
+        for slot in slots:
+            row = [None if (one := slices.get(slot)) is None else value(one) for slices in recent]
+            known = [one for one in row if one is not None]
+            if any(one is not None for one in row[:FRESH]) and 2 * len(known) >= len(row):
+                means.append(sum(known) / len(known))
+        return means, bool(slots) and len(means) == len(slots)
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _together(spreads: list[Spread]) -> Spread:
+    known = [one for one in spreads if one.count]
+    if not known:
+        return Spread(0, 0.0, 0.0, 0.0)
+    count = sum(one.count for one in known)
+    mean = sum(one.mean * one.count for one in known) / count
+    return Spread(count, min(one.min for one in known), max(one.max for one in known), mean)

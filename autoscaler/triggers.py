@@ -1,0 +1,215 @@
+"""What each trigger wishes for a layer: replicas before rounding up, or None when its signals are missing.
+
+A proposal that was made without hearing of every slice is a lower bound: it may ask for more, and holds the size
+otherwise (`partial`). The largest proposal wins, whoever made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.burn import Level
+from autoscaler.decision import Capacity, Proposal, Sizing
+from autoscaler.history import History, Seen
+from autoscaler.policy import (
+    Connections,
+    LayerPolicy,
+    MemoryUse,
+    Queue,
+    Ratio,
+    Slo,
+    SplitMerge,
+    Trigger,
+    Utilization,
+)
+from autoscaler.signals import LAYERS
+
+SATURATED = 0.9
+"""From this useful share on, the rate that is seen is what the layer lets through, not what is asked of it."""
+BUSY = 0.5
+"""A layer that is to blame for delays works at least so much, or lets something wait."""
+
+
+@dataclass
+class Scene:
+    """What triggers look at. sizes: now. decided: of the layers that this evaluation has done with."""
+
+    history: History
+    levels: Mapping[str, Level]
+    capacity: Capacity
+    sizes: Mapping[str, int]
+    decided: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float | None:
+        """Publications per second over the look-back period."""
+        return self.history.rate()
+
+    def sizing(self, layer: str, rate: float, utilization: float, limit: int) -> Sizing | None:
+        """Return what the model says is needed; None while it does not know, or subscriptions are not known."""
+        subscriptions = self.history.last.subscriptions
+        if subscriptions is None:
+            return None
+        return self.capacity.best_size(layer, rate, subscriptions, self.sizes, utilization, limit)
+
+    def can_help(self, layer: str, size: int) -> bool | None:
+        """Return whether so many slices carry more than those that are there."""
+        rate, subscriptions = self.rate, self.history.last.subscriptions
+        if rate is None or subscriptions is None:
+            return None
+        return self.capacity.can_help(layer, rate, subscriptions, self.sizes, size)
+
+
+def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> Proposal:
+    """Return what the trigger wishes."""
+    size = scene.sizes[layer]
+    match trigger:
+        case Utilization():
+            return _utilization(trigger, layer, policy, size, scene)
+        case Slo():
+            return _slo(trigger, layer, size, scene)
+        case Queue():
+            waiting = scene.history.backlog(layer, trigger.metric)
+            return _shared("queue", waiting, trigger.target_per_replica, size, trigger.metric)
+        case SplitMerge():
+            return _split_merge(trigger, layer, size, scene)
+        case MemoryUse(metric="subscriptions"):
+            held = scene.history.sum_of(layer, lambda one: one.subscriptions)
+            return _shared("memory", held, trigger.target_per_replica, size, "subscriptions")
+        case MemoryUse():
+            held = scene.history.sum_of(layer, lambda one: one.rss_bytes)
+            return _shared("memory", held, trigger.target_per_replica, size, "resident bytes")
+        case Connections():
+            there = scene.history.sum_of(layer, lambda one: one.connections)
+            return _shared("connections", there, trigger.target_per_replica, size, "connections")
+        case Ratio():
+            others = max(scene.sizes[trigger.of], scene.decided.get(trigger.of, 0))
+            wish = others / trigger.one_per
+            reason = f"one for every {trigger.one_per:g} of {others} {trigger.of}s"
+            return Proposal(trigger="ratio", wish=wish, reason=reason)
+
+
+def _partial(name: str, wish: float, size: int, reason: str, whole: bool) -> Proposal:
+    if whole or wish >= size:
+        return Proposal(trigger=name, wish=wish, reason=reason, partial=not whole)
+    return Proposal(trigger=name, wish=float(size), reason=f"{reason}; not all slices were heard of", partial=True)
+
+
+def _missing(name: str, what: str) -> Proposal:
+    return Proposal(trigger=name, wish=None, reason=f"{what} is missing")
+
+
+def _shared(name: str, seen: Seen, target: float, size: int, what: str) -> Proposal:
+    """Return the wish of something that is shared among the replicas: sum / target."""
+    if seen.value is None:
+        return _missing(name, what)
+    reason = f"{_number(seen.value)} {what}, {_number(target)} a replica"
+    return _partial(name, seen.value / target, size, reason, seen.whole)
+
+
+def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: int, scene: Scene) -> Proposal:
+    """Size by the model where it knows the layer, else by the ratio to the target, as the HorizontalPodAutoscaler does.
+
+    A layer that is saturated hides what is asked of it, so there the ratio counts if it is the larger; and the model
+    has a say in whether more can help at all.
+    """
+    busy, whole = scene.history.busiest(layer)
+    if busy is None:
+        return _missing("utilization", "useful_share")
+    target = trigger.target
+    low = target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
+    high = target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
+    reason = f"busiest {layer} {_percent(busy)}, target {_percent(target)}"
+    if low <= busy <= high:
+        band = f"within {_percent(low)} to {_percent(high)}"
+        return _partial("utilization", float(size), size, f"{reason}: {band}", whole)
+    wish = size * busy / target
+    rate = scene.rate
+    sizing = None if rate is None else scene.sizing(layer, rate, target, max(policy.max_replicas, size))
+    if sizing is not None:
+        reason = f"{reason}; model: {sizing.reason}"
+        if sizing.size is None:
+            wish = float(max(size, sizing.best)) if busy > high else float(min(size, sizing.best))
+        elif busy < SATURATED:
+            wish = float(sizing.size)
+        else:
+            wish = max(wish, float(sizing.size))
+    if busy > high and wish > size and scene.can_help(layer, size + 1) is False:
+        wish, reason = float(size), f"{reason}; more {layer}s carry no more"
+    # The model and what is seen may disagree on the direction; then nothing is done until they agree.
+    wish = max(wish, float(size)) if busy > high else min(wish, float(size))
+    return _partial("utilization", wish, size, reason, whole)
+
+
+def _slo(trigger: Slo, layer: str, size: int, scene: Scene) -> Proposal:
+    """One more where the delay comes from, for as long as the budget burns; never fewer."""
+    level = scene.levels[trigger.name]
+    name = f"slo {trigger.name}"
+    if level.fast is None and level.missing:
+        return _missing(name, "its histogram")
+    stay = Proposal(trigger=name, wish=0.0, reason="no budget burns too fast")
+    if level.burning is None:
+        return (
+            stay
+            if not level.missing
+            else Proposal(trigger=name, wish=float(size), reason="its histogram is missing", partial=True)
+        )
+    rate = level.fast if level.burning == "fast" else level.slow
+    reason = f"budget burns {rate:.3g} times too fast ({level.burning} window)"
+    blame, why = bottleneck(scene)
+    if blame != layer:
+        return Proposal(trigger=name, wish=float(size), reason=f"{reason}; {why}")
+    if scene.can_help(layer, size + 1) is False:
+        return Proposal(trigger=name, wish=float(size), reason=f"{reason}; more {layer}s carry no more")
+    return Proposal(trigger=name, wish=float(size + 1), reason=f"{reason}; {why}")
+
+
+def bottleneck(scene: Scene) -> tuple[str | None, str]:
+    """Return the layer that delays come from, None if none shows, and why.
+
+    The busiest by useful share if it is above BUSY; else the one where most waits.
+    """
+    shares = {layer: scene.history.busiest(layer).value for layer in LAYERS}
+    busiest = max(LAYERS, key=lambda layer: shares[layer] or 0.0)
+    share = shares[busiest]
+    if share is not None and share >= BUSY:
+        return busiest, f"{busiest} is the busiest layer, {_percent(share)}"
+    waiting = {layer: scene.history.backlog(layer).value for layer in LAYERS}
+    fullest = max(LAYERS, key=lambda layer: waiting[layer] or 0.0)
+    backlog = waiting[fullest]
+    if backlog is not None and backlog >= 1:
+        return fullest, f"most waits for {fullest}s, {_number(backlog)} messages"
+    return None, "no layer is busy and nothing waits, so more of them would not help"
+
+
+def _split_merge(trigger: SplitMerge, layer: str, size: int, scene: Scene) -> Proposal:
+    windows, heard = scene.history.match_windows(layer, trigger.window_n, trigger.min_window_s, trigger.max_window_s)
+    if not heard and not windows:
+        return _missing("split_merge", "match_ms")
+    split = [(one.min, slot) for slot, one in windows.items() if one.count and one.min > trigger.split_above_ms]
+    if split:
+        least, slot = max(split)
+        above = f"split above {trigger.split_above_ms:g} ms"
+        reason = f"the last publications took matcher {slot} at least {least:.3g} ms, {above}"
+        return Proposal(trigger="split_merge", wish=float(size + 1), reason=reason)
+    if len(windows) < size:
+        reason = f"windows of {trigger.window_n} publications are not complete yet"
+        return Proposal(trigger="split_merge", wish=float(size), reason=reason, partial=not heard)
+    most = max(one.max for one in windows.values())
+    if most < trigger.merge_below_ms:
+        reason = f"the last publications took at most {most:.3g} ms, merge below {trigger.merge_below_ms:g} ms"
+        return _partial("split_merge", float(size - 1), size, reason, heard)
+    reason = (
+        f"match time {min(one.min for one in windows.values()):.3g} to {most:.3g} ms, "
+        f"split above {trigger.split_above_ms:g} ms (least), merge below {trigger.merge_below_ms:g} ms (most)"
+    )
+    return Proposal(trigger="split_merge", wish=float(size), reason=reason)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

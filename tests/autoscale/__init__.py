@@ -1,0 +1,1 @@
+"""The autoscaler's machines against a cluster that is reckoned, not run: seeded, and hours in seconds."""

@@ -1,0 +1,94 @@
+"""A few seeds of the closed loop; `python -m tests.autoscale` runs more of them, at the policies' own pace."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from autoscaler.policy import ScalingPolicy
+from autoscaler.policy_file import load_policy
+from tests.autoscale.__main__ import main
+from tests.autoscale.cluster import Cluster
+from tests.autoscale.run import START, play
+from tests.autoscale.scenarios import SCENARIOS
+
+COARSE_S = 60.0
+"""Between two signals of a long run here: a day takes seconds."""
+
+
+@pytest.fixture(scope="module")
+def policy() -> ScalingPolicy:
+    return load_policy(Path(__file__).parents[2] / "configs" / "autoscaler.yaml")
+
+
+def test_a_day_of_steady_load_changes_nothing(policy: ScalingPolicy) -> None:
+    outcome = play(1, SCENARIOS["steady"], policy, COARSE_S)
+    assert outcome.trouble == []
+    assert outcome.late_turns == 0
+    assert outcome.card.seconds == pytest.approx(86_400)
+
+
+def test_a_days_pattern_costs_little_more_than_the_optimum(policy: ScalingPolicy) -> None:
+    outcome = play(2, dataclasses.replace(SCENARIOS["daily"], hours=24), policy, COARSE_S)
+    assert outcome.trouble == []
+    assert 0.5 < outcome.card.cost / outcome.optimum <= 1.3
+    assert outcome.card.transitions >= 4, "it follows the load"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["step", "aborts"])
+def test_a_load_step_is_answered_within_three_transitions(policy: ScalingPolicy, name: str, seed: int) -> None:
+    outcome = play(seed, dataclasses.replace(SCENARIOS[name], hours=0.6), policy)
+    assert outcome.trouble == []
+    assert outcome.reached_after is not None
+    assert outcome.reached_after <= 3
+    assert outcome.card.missed <= 5
+
+
+def test_nothing_shrinks_on_missing_signals(policy: ScalingPolicy) -> None:
+    """The load falls to a tenth while the matchers are silent; the others shrink, the matchers only afterwards."""
+    scenario = dataclasses.replace(SCENARIOS["missing"], silence=0.01)
+    outcome = play(0, scenario, policy, 6.0)
+    assert outcome.trouble == []
+    silent = [(at, sizes["matcher"]) for at, sizes in outcome.sizes if scenario.silent(at)]
+    before = [sizes["matcher"] for at, sizes in outcome.sizes if not scenario.silent(at) and at < 3600]
+    assert all(count >= before[-1] for _, count in silent)
+    assert outcome.sizes[-1][1]["matcher"] < before[-1], "heard of again, they shrink"
+
+
+@pytest.mark.parametrize("name", ["skew", "slow", "full", "spikes", "growth", "steal"])
+def test_limits_hold_whatever_comes(policy: ScalingPolicy, name: str) -> None:
+    scenario = dataclasses.replace(SCENARIOS[name], hours=min(1.0, SCENARIOS[name].hours))
+    assert play(3, scenario, policy, 10.0).trouble == []
+
+
+def test_a_run_is_the_same_each_time(policy: ScalingPolicy) -> None:
+    scenario = dataclasses.replace(SCENARIOS["ramp"], hours=0.2)
+    assert play(7, scenario, policy, 5.0).sizes == play(7, scenario, policy, 5.0).sizes
+
+
+def test_the_reckoned_cluster_does_what_it_is_to_stand_for() -> None:
+    """Overloaded it is saturated, publications wait and delays grow; larger it works them off."""
+    cluster = Cluster(0, SCENARIOS["step"], START)
+    cluster.now_s = 1800
+    for _ in range(10):
+        signals = cluster.step(2.0)
+    assert max(one.useful_share or 0 for one in signals.of("matcher")) > 0.9
+    assert cluster.queues.waiting["matcher"] > 1000
+    assert cluster.request({"matcher": 12, "exit_point": 4, "access_point": 3})
+    assert not cluster.request({"matcher": 3}), "one operation at a time"
+    for _ in range(60):
+        signals = cluster.step(2.0)
+    assert cluster.sizes["matcher"] == 12
+    assert cluster.queues.waiting["matcher"] == 0
+    assert not signals.transition
+
+
+def test_the_command_prints_a_line_a_seed_and_fails_with_trouble() -> None:
+    done = CliRunner().invoke(main, ["--seeds", "1", "--scenario", "full", "--interval", "30", "--sizes"])
+    assert done.exit_code == 0, done.output
+    assert "full" in done.output
+    assert "matcher" in done.output

@@ -1,0 +1,103 @@
+"""Stabilisation, delay and rates, as Ray Serve and the HorizontalPodAutoscaler have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from autoscaler.policy import LayerPolicy
+from autoscaler.rates import Delay, Rates, Stabilization
+
+NO_LIMIT: dict[str, Any] = {"policies": []}
+
+
+def made(up: dict[str, Any] | None = None, down: dict[str, Any] | None = None, **parts: Any) -> LayerPolicy:
+    document = {
+        "triggers": [{"type": "utilization", "target": 0.5}],
+        "behavior": {"scale_up": up or {}, "scale_down": down or {}},
+    }
+    return msgspec.convert(document | parts, LayerPolicy)
+
+
+def test_shrinking_takes_the_highest_wish_of_its_window() -> None:
+    one = Stabilization(made(down={"stabilization_window_s": 30}))
+    assert [one.apply(at, 5, wish) for at, wish in ((0, 2), (10, 4), (20, 3), (29.9, 2))] == [5, 5, 5, 5]
+    assert one.apply(30, 5, 2) == 4  # the size at the beginning counts as a wish, until now
+    assert one.apply(40, 4, 2) == 3
+    assert one.apply(50, 4, 2) == 2
+
+
+def test_growing_takes_the_lowest_wish_of_its_window() -> None:
+    one = Stabilization(made(up={"stabilization_window_s": 20}))
+    assert one.apply(0, 2, 6) == 2
+    assert one.apply(10, 2, 4) == 2
+    assert one.apply(20, 2, 8) == 4
+    assert one.apply(31, 2, 8) == 8
+    assert one.apply(31, 2, 9) == 8
+
+
+def test_without_windows_every_wish_passes_at_once() -> None:
+    one = Stabilization(made(down={"stabilization_window_s": 0}))
+    assert [one.apply(0, 3, wish) for wish in (9, 1, 3)] == [9, 1, 3]
+
+
+def test_a_decision_must_hold_in_one_direction() -> None:
+    one = Delay(made(upscale_delay_s=10, downscale_delay_s=20))
+    assert one.apply(0, 2, 3) == (2, 10)
+    assert one.apply(9, 2, 5) == (2, 1)
+    assert one.apply(10, 2, 4) == (4, 0)
+    assert one.apply(11, 2, 2) == (2, 0)  # a break begins anew
+    assert one.apply(12, 2, 4) == (2, 10)
+    assert one.apply(13, 2, 1) == (2, 20)  # so does the other direction
+    assert one.apply(33, 2, 1) == (1, 0)
+    one.reset()
+    assert one.apply(34, 2, 1) == (2, 20)
+
+
+def test_no_delay_means_at_once() -> None:
+    assert Delay(made(upscale_delay_s=0)).apply(5, 2, 3) == (3, 0)
+
+
+def test_the_defaults_are_those_of_the_horizontal_pod_autoscaler() -> None:
+    one = Rates(made())
+    assert one.apply(0, 3, 100) == 7  # the greater of 100 % and 4 more
+    assert one.apply(0, 8, 100) == 16
+    assert one.apply(0, 8, 1) == 1  # 100 % down
+    assert made().behavior.scale_down.stabilization_window_s == 300
+    assert made().behavior.scale_up.stabilization_window_s == 0
+
+
+def test_what_changed_within_the_period_counts() -> None:
+    one = Rates(made(up={"policies": [{"type": "replicas", "value": 2, "period_s": 15}]}))
+    one.changed(100, 2)
+    assert one.apply(110, 4, 9) == 4
+    assert one.apply(115, 4, 9) == 6
+    one.changed(115, 1)
+    assert one.apply(116, 5, 9) == 6
+
+
+def test_select_policy_min_takes_the_least_change() -> None:
+    policies = [{"type": "percent", "value": 50, "period_s": 60}, {"type": "replicas", "value": 1, "period_s": 60}]
+    one = Rates(made({"policies": policies, "select_policy": "min"}, {"policies": policies, "select_policy": "min"}))
+    assert (one.apply(0, 10, 20), one.apply(0, 10, 1)) == (11, 9)
+    one = Rates(made({"policies": policies}, {"policies": policies}))
+    assert (one.apply(0, 10, 20), one.apply(0, 10, 1)) == (15, 5)
+
+
+def test_disabled_allows_no_change_in_that_direction() -> None:
+    one = Rates(made(down={"select_policy": "disabled"}))
+    assert (one.apply(0, 3, 1), one.apply(0, 3, 4)) == (3, 4)
+
+
+def test_no_policies_are_no_limit() -> None:
+    one = Rates(made(NO_LIMIT, NO_LIMIT))
+    assert (one.apply(0, 3, 2000), one.apply(0, 2000, 1)) == (2000, 1)
+
+
+@pytest.mark.parametrize(("size", "down"), [(5, 4), (10, 9), (3, 2)])
+def test_a_percentage_rounds_as_the_horizontal_pod_autoscaler_does(size: int, down: int) -> None:
+    percent = {"policies": [{"type": "percent", "value": 10, "period_s": 60}]}
+    one = Rates(made(percent, percent))
+    assert (one.apply(0, size, 99), one.apply(0, size, 1)) == (size + 1, down)
