@@ -135,9 +135,8 @@ async def start_role(
     for connection points.
 
     client_address: where clients know the slot from an earlier incarnation, "" for what the configuration says.
-    A connection point takes up the durable sessions that its slot has in the data directory.
-    Raises: OSError when a port is taken; StoreError when the sessions cannot be read; ConfigError about the metrics'
-    token.
+    A connection point takes up the durable sessions and valid publications that its slot has in the data directory.
+    Raises: OSError when a port is taken; StoreError when these cannot be read; ConfigError about the metrics' token.
     """
     machine = make_machine(peer, incarnation, config)
     port = config.client_port
@@ -176,7 +175,8 @@ async def start_role(
 
         try:
             store = opens() if path.exists() else None
-            restored = Restored(Recovered([], []) if store is None else store.read())
+            memory = Recovered([], [], [], []) if store is None else store.read()
+            restored = Restored(memory, time.time_ns() // 1000)
         except StoreError:
             await shell.stop()
             raise

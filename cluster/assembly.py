@@ -82,6 +82,7 @@ class Assembly:
     touched:      who was handed something, or asks for another turn, since it was last drained.
     incarnations: of the roles there are.
     session_disks: what each connection point has on disk, or is to have there after `sync`.
+    wall_us:      tells a new connection point the time of day, microseconds since 1970; 0 for "as ever".
     starter, stopper: what Spawn and Stop do; instruct: which of a machine's instructions are followed. Whoever drives
                       this may put something slower, or less dependable, in their place.
     """
@@ -91,6 +92,7 @@ class Assembly:
         self._client_output = client_output
         self.disk = Disk()
         self.session_disks: dict[Peer, SessionDisk] = {}
+        self.wall_us: Callable[[], int] = lambda: 0
         self.coordinator = Coordinator(config)
         self.roles: dict[Peer, Role] = {}
         self.incarnations: dict[Peer, int] = {}
@@ -168,8 +170,8 @@ class Assembly:
             disk = self.session_disks.setdefault(peer, SessionDisk())
             disk.crash()  # whatever an earlier incarnation had not written
             recovered = disk.read()
-            if recovered.sessions or recovered.took:
-                self.feed(peer, Restored(recovered))
+            if any(recovered):
+                self.feed(peer, Restored(recovered, self.wall_us()))
         self._linked[COORDINATOR_PEER, peer] = incarnation
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))

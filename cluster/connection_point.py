@@ -102,8 +102,8 @@ class ConnectionPoint:
         shared = self._shared = Shared(slot, config)
         homes = self._homes = Homes(config)
         journal = self._journal = homes.journal
-        validity = self._validity = Validity(slot, incarnation, config, shared.relay)
-        publishing = self._publishing = Publishing(shared, validity)
+        validity = self._validity = Validity(slot, incarnation, config, shared.relay, journal)
+        publishing = self._publishing = Publishing(shared, journal, validity)
         changes = self._changes = Changes(shared, incarnation, publishing)
         leaving = self._leaving = Leaving(shared, changes, validity)
         connections = self._connections = Connections(shared, self._gone)
@@ -146,8 +146,10 @@ class ConnectionPoint:
                     assert isinstance(one, DurableSession), "a journal of others"
                     if one.number in self._shared.sessions:
                         self._shared.touched[one.number] = self._shared.sessions[one.number]
-            case Restored(memory):
+                self._leaving.see_emptied()
+            case Restored(memory, now_us):
                 self._attaching.restore(memory)
+                self._validity.restore(memory, now_us)
             case _:
                 pass  # other LaneUp, LaneDown: lanes keep what is sent
         out, self._shared.out = self._shared.out, []

@@ -666,6 +666,7 @@ class Resume(Message, frozen=True, array_like=True, tag=74, gc=False):
 class ValidPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication that is valid for `left_ms` more; None for until it is unpublished.
 
+    until_us: the same as a time, microseconds since 1970, for those who put it on disk.
     settled: it is acknowledged, and with it all before it of this publisher: no notification of them is underway.
     """
 
@@ -673,6 +674,7 @@ class ValidPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     instance: int
     sequence: int
     time_us: int
+    until_us: int | None
     left_ms: int | None
     settled: bool
     payload: bytes
@@ -914,9 +916,13 @@ class Died(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """To a connection point, first of all: what an earlier incarnation of its slot has had stored. See durable.py."""
+    """To a connection point, first of all: what an earlier incarnation of its slot has had stored. See journal.py.
+
+    now_us: the present time, microseconds since 1970.
+    """
 
     memory: Any
+    now_us: int
 
 
 class Stored(NamedTuple):

@@ -15,7 +15,6 @@ from cluster.coordinator import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
-    CONNECTION_POINT,
     COORDINATOR_PEER,
     Answer,
     Died,
@@ -65,7 +64,6 @@ class Scaling:
         self.restarts = 0
         self.troubled: set[int] = set()  # operations that did not simply go from rest to their end
         self.deaths = 0
-        self.doors_died = 0  # connection points among them
         self.news: list[tuple[Peer, int]] = []  # deaths that the coordinator will be told of
         self._crash_armed = False
         world.assembly.starter = self._start
@@ -96,7 +94,6 @@ class Scaling:
         view = assembly.coordinator._view
         if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
             self.deaths += 1  # held for dead, wrongly
-            self.doors_died += peer.layer == CONNECTION_POINT
             self._trouble()
         self._world.note(f"{peer} is stopped")
         self._count(peer)
@@ -213,7 +210,6 @@ class Scaling:
         phase = "nothing" if transition is None else f"the change to {transition.epoch} at {transition.phase.name}"
         self._world.note(f"{peer} dies during {phase}")
         self.deaths += 1
-        self.doors_died += peer.layer == CONNECTION_POINT
         self._trouble()
         if self._rng.random() < 0.7:
             self.news.append((peer, assembly.incarnations[peer]))

@@ -119,6 +119,7 @@ class World:
         self._afterwards: list[Move] = []
         self._recovered = False  # something has died, or was held for dead, and a recovery has begun
         self.assembly = Assembly(self.plan.config, self._client_output)
+        self.assembly.wall_us = lambda: 1000 * self.now_ms
         self.scaling = Scaling(self)
         layers = self.plan.config.layers
         self.note(
@@ -224,6 +225,11 @@ class World:
         for place in range(len(self.scaling.news)):
             moves.append(lambda place=place: self.scaling.told(place))  # type: ignore[misc]
             weights.append(0.1)
+        for peer in self.assembly.unsynced():
+            disk = peer, peer  # fast or slow, and stopped for a while, as a lane is
+            if disk not in self._stopped:
+                moves.append(lambda peer=peer: self._sync(peer))  # type: ignore[misc]
+                weights.append(self._speed(disk))
         for peer in sorted(self.assembly.touched):
             moves.append(lambda peer=peer: self._drain(peer))  # type: ignore[misc]
             weights.append(0.3)
@@ -315,6 +321,11 @@ class World:
     def _drain(self, peer: Peer) -> None:
         self.note(f"{peer} drained")
         self.assembly.drain(peer)
+
+    def _sync(self, peer: Peer) -> None:
+        count = self.rng.randint(1, self.assembly.session_disks[peer].waiting)
+        self.note(f"{peer} has {count} portions on disk")
+        self.assembly.sync(peer, count)
 
     def _tick(self) -> None:
         self._next_tick_ms = self.now_ms + TICK_MS
@@ -637,9 +648,8 @@ class World:
         for client in self.clients:
             for session in client.sessions:
                 checker.check_session(session, self.publications, now)
-                lost = self.scaling.doors_died > 0
                 dated = not self._gauge("connection_point", "valid_handed_over")
-                checker.check_served(session, self.publications, now, lost=lost, dated=dated)
+                checker.check_served(session, self.publications, dated=dated)
             if client.state != "ended":
                 require(client.acknowledged == len(client.publications), f"{client.name}: not all is acknowledged")
         live = [client for client in self.clients if client.state != "ended"]
