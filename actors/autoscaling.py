@@ -81,6 +81,7 @@ class Autoscaling:
         self._shell: Shell | None = None
         self._task: asyncio.Task[None] | None = None
         self._operation: int | None = None
+        self._closed = False
         self._controller = self._new()
         machine.autoscaler = self.answer
 
@@ -95,8 +96,10 @@ class Autoscaling:
         for task in (self._task, self._asking):
             if task is not None:
                 task.cancel()
-        self._files.submit(self._close_recorder)
-        self._files.shutdown(wait=True)
+        if not self._closed:
+            self._closed = True
+            self._files.submit(self._close_recorder)
+            self._files.shutdown(wait=True)
 
     def series(self) -> Iterator[Series]:
         """Yield what it says to Prometheus."""
@@ -205,15 +208,15 @@ class Autoscaling:
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Do what an operator asks; see `cluster.admin.Admin.autoscaler`. Raises KittiwakeError."""
         match arguments:
-            case {"command": "explain"}:
+            case {"action": "explain"}:
                 pass
-            case {"command": "pause"}:
+            case {"action": "pause"}:
                 self._controller.pause()
-            case {"command": "resume"}:
+            case {"action": "resume"}:
                 self._controller.resume()
-            case {"command": "mode", "mode": mode} if mode in MODES:
+            case {"action": "mode", "mode": mode} if mode in MODES:
                 self._controller.set_mode(mode)
-            case {"command": "mode", "mode": mode}:
+            case {"action": "mode", "mode": mode}:
                 raise KittiwakeError(f"mode {mode!r}; allowed are {', '.join(MODES)}")
             case _:
                 raise KittiwakeError(f"autoscaler: {arguments!r}; allowed are explain, pause, resume and mode")

@@ -89,7 +89,7 @@ class LayerMachine:
         if held and wish < size:
             wish, reason = size, f"{reason}; never fewer while signals are missing"
         way.step("limits", wish, reason)
-        more, less = way.why_not(proposals)
+        more, less = way.why_not(proposals, policy.min_replicas)
         return LayerDecision(
             layer=self._layer,
             size=size,
@@ -211,7 +211,7 @@ class _Way:
         self.stages.append(Stage(name=name, before=before, after=after, reason=reason, blocked=blocked))
         self.wish = after
 
-    def why_not(self, proposals: tuple[Proposal, ...]) -> tuple[str, str]:
+    def why_not(self, proposals: tuple[Proposal, ...], least: int) -> tuple[str, str]:
         """Return why it does not become more, and why not less, for people."""
         final = self.wish
         more = less = ""
@@ -223,6 +223,8 @@ class _Way:
                 less = f"{one.name}: {one.reason}"
         best = _best(proposals)
         asks = MISSING if best is None else f"{best.trigger} asks for no more: {best.reason}"
+        if not less and final <= least and best is not None and (best.wish or 0.0) < final:
+            less = f"limits: min_replicas {least}"
         holds = MISSING if best is None else f"{best.trigger} asks for it: {best.reason}"
         return more or asks, less or holds
 

@@ -35,11 +35,14 @@ class Said:
 
     def values(self) -> dict[str, Values]:
         """Return everything, by metric and the values of its labels."""
-        said: dict[str, Values] = {"decisions": dict(self._decisions), "decision_blocked": dict(self._blocked)}
+        said: dict[str, Values] = {
+            "kittiwake_decisions_total": dict(self._decisions),
+            "kittiwake_decision_blocked_total": dict(self._blocked),
+        }
         if self._last is not None:
-            said["cost_per_hour"] = {(): self._last.cost_per_hour}
-            said["slo_budget_left"] = {(name,): left for name, left in self._last.slo_left.items()}
-            said["slo_burn_rate"] = {
+            said["kittiwake_cost_per_hour"] = {(): self._last.cost_per_hour}
+            said["kittiwake_slo_budget_left"] = {(name,): left for name, left in self._last.slo_left.items()}
+            said["kittiwake_slo_burn_rate"] = {
                 (name, window): rate for name, rates in self._last.slo_burn.items() for window, rate in rates.items()
             }
         if self._evaluated is None:
@@ -51,8 +54,12 @@ class Said:
             wishes[one.layer, TOTAL] = one.target
         estimates = {one.layer: one.estimate for one in layers}
         return said | {
-            "desired_replicas": wishes,
-            "utilisation": {(one.layer,): one.busy for one in layers if one.busy is not None},
-            "efficiency": {(layer,): one.efficiency for layer, one in estimates.items() if one.efficiency is not None},
-            "karp_flatt": {(layer,): one.karp_flatt for layer, one in estimates.items() if one.karp_flatt is not None},
+            "kittiwake_desired_replicas": wishes,
+            "kittiwake_utilisation": {(one.layer,): one.busy for one in layers if one.busy is not None},
+            "kittiwake_efficiency": {
+                (layer,): one.efficiency for layer, one in estimates.items() if one.efficiency is not None
+            },
+            "kittiwake_karp_flatt": {
+                (layer,): one.karp_flatt for layer, one in estimates.items() if one.karp_flatt is not None
+            },
         }

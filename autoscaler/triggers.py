@@ -120,9 +120,10 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
     target = trigger.target
     low = target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
     high = target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
-    reason = f"busiest {layer} {busy:.0%}, target {target:.0%}"
+    reason = f"busiest {layer} {_percent(busy)}, target {_percent(target)}"
     if low <= busy <= high:
-        return _partial("utilization", float(size), size, f"{reason}: within {low:.0%} to {high:.0%}", whole)
+        band = f"within {_percent(low)} to {_percent(high)}"
+        return _partial("utilization", float(size), size, f"{reason}: {band}", whole)
     wish = size * busy / target
     rate = scene.rate
     sizing = None if rate is None else scene.sizing(layer, rate, target, max(policy.max_replicas, size))
@@ -173,7 +174,7 @@ def bottleneck(scene: Scene) -> tuple[str | None, str]:
     busiest = max(LAYERS, key=lambda layer: shares[layer] or 0.0)
     share = shares[busiest]
     if share is not None and share >= BUSY:
-        return busiest, f"{busiest} is the busiest layer, {share:.0%}"
+        return busiest, f"{busiest} is the busiest layer, {_percent(share)}"
     waiting = {layer: scene.history.backlog(layer).value for layer in LAYERS}
     fullest = max(LAYERS, key=lambda layer: waiting[layer] or 0.0)
     backlog = waiting[fullest]
@@ -208,3 +209,7 @@ def _split_merge(trigger: SplitMerge, layer: str, size: int, scene: Scene) -> Pr
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

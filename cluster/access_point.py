@@ -13,6 +13,7 @@ A view change, here:
     SERVING     one view
     Prepare     the next view is known                                          -> PREPARED
     Begin       Mark to all matchers; changes go to the owners of both views    -> MARKED
+                (a newcomer is it from Prepare on, without a Mark)
     Commit      Switch to all matchers; publications are of the next epoch      -> SWITCHED
     Retire      changes go to the new owners alone                              -> SERVING
     Abort       from PREPARED or MARKED: as if nothing had been                 -> SERVING
@@ -267,7 +268,9 @@ class AccessPoint:
     def _prepare(self, view: View) -> None:
         assert self._view is not None, "a second view before a first"
         self._next = view
-        self._marked = self._switched = self._park = False
+        # Clients come to a newcomer once it is decided, perhaps before Begin does; nobody waits for a Mark of it.
+        self._marked = self._slot not in self._view.access_points
+        self._switched = self._park = False
         self._awaited = set()
         if self._view.access_points != view.access_points:
             self._awaited = set(self._view.connection_points)

@@ -132,15 +132,15 @@ class Admin:
         facts = await self._request("why", {**who, "publisher": publisher, "sequence": sequence})
         return judged(facts, attributes, sequence if publisher else None)
 
-    async def autoscaler(self, command: str = "explain", **arguments: Any) -> Document:
+    async def autoscaler(self, action: str = "explain", **arguments: Any) -> Document:
         """Ask the autoscaler, or tell it something; return its state and last decisions, see `autoscaler/explain.py`.
 
         explain:       count, how many decisions (1).
         mode:          mode, `auto`, `advise` or `manual`. pause, resume: freeze everything, and end that. What is told
                        holds until something else is, restarts included.
-        Raises: KittiwakeError if the cluster has no autoscaler, or on another command.
+        Raises: KittiwakeError if the cluster has no autoscaler, or on another action.
         """
-        return await self._request("autoscaler", {"command": command, **arguments})
+        return await self._request("autoscaler", {"action": action, **arguments})
 
     async def wait(self, number: int, timeout_s: float | None = None) -> Document:
         """Return the operation once it runs no more; if a later one was merged with it, that one, once it does not."""

@@ -71,6 +71,9 @@ from cluster.view import View, view_of
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
+Outcome = tuple[int, int, int]
+"""Of some publications, how many are matched, not well-formed, and doubles."""
+
 PUBLISHERS_REMEMBERED = 1_000_000
 """Idle publishers whose last sequence is kept, so that a late resend is known; about 200 bytes each."""
 
@@ -238,10 +241,9 @@ class ExitPoint:
                 for at, reason in results[0].rejected
                 if first <= at < first + run.count
             ]
-            rejected += sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            # A double that is not well-formed counts as that.
-            repeated = doubles - sum(sequence < run.first_sequence + doubles for sequence, _ in refusals)
-            pending = Pending(0, run.client, last, refusals, repeated=repeated)
+            broken = sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
+            rejected += broken
+            pending = Pending(0, run.client, last, refusals, outcome=(0, broken, doubles))
             publisher.pending.append(pending)
             pendings.append(pending)
             first += run.count
@@ -287,12 +289,13 @@ class ExitPoint:
         outgoing: dict[int, _Outgoing] = {}
         tokens: dict[int, int] = {}
         at, first = 0, 0
+        matched = [0] * len(pendings)
         for place in sorted(found) if len(results) > 1 else found:
             while place >= first + share.runs[at].count:
                 first += share.runs[at].count
                 at += 1
             run = share.runs[at]
-            pendings[at].matched += 1
+            matched[at] += 1
             payload, clients = found[place]
             for client, numbers in clients.items():
                 slot = client >> SESSION_BITS
@@ -315,6 +318,8 @@ class ExitPoint:
                 if mine is None:
                     mine = out.clients[client] = []
                 mine.append((len(out.payloads) - 1, numbers))
+        for pending, count in zip(pendings, matched, strict=True):
+            pending.outcome = (count, pending.outcome[1], pending.outcome[2])
         for slot, out in outgoing.items():
             message, count = out.message()
             self.counters["notifications"] += count
@@ -356,7 +361,7 @@ class ExitPoint:
             pending.client = message.client
             pending.last = message.upto
         done[-1].rejected = message.rejected
-        done[-1].matched, done[-1].repeated = message.outcome
+        done[-1].outcome = message.outcome
         if publisher.follower is not None or self._publishers.get(key) is publisher:
             self._settle(key, publisher)
 
@@ -365,20 +370,20 @@ class ExitPoint:
         told: Pending | None = None
         runs = 0
         rejected: list[tuple[int, str]] = []
-        matched = repeated = 0
+        outcome: Outcome = (0, 0, 0)
         while publisher.pending and not publisher.pending[0].waits:
             done = publisher.pending.popleft()
             if told is not None and told.client != done.client:
-                self._tell(key, publisher, told, runs, rejected, (matched, repeated))
-                runs = matched = repeated = 0
+                self._tell(key, publisher, told, runs, rejected, outcome)
+                runs = 0
                 rejected = []
+                outcome = (0, 0, 0)
             told = done
             runs += 1
             rejected += done.rejected
-            matched += done.matched
-            repeated += done.repeated
+            outcome = _added(outcome, done.outcome)
         if told is not None:
-            self._tell(key, publisher, told, runs, rejected, (matched, repeated))
+            self._tell(key, publisher, told, runs, rejected, outcome)
 
     def _tell(
         self,
@@ -387,7 +392,7 @@ class ExitPoint:
         last: Pending,
         runs: int,
         rejected: list[tuple[int, str]],
-        outcome: tuple[int, int],
+        outcome: Outcome,
     ) -> None:
         """The publisher's next `runs` are done: tell its connection point, or the exit point that it has now."""
         if publisher.follower is None:
@@ -483,6 +488,10 @@ class ExitPoint:
         for key in [key for key in self._streams if key[0] != self._view.epoch]:
             assert not self._streams[key].shares, f"{self._peer} forgets {key}, not all of which is released"
             del self._streams[key]
+
+
+def _added(one: Outcome, other: Outcome) -> Outcome:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 @dataclass(slots=True)

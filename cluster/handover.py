@@ -46,7 +46,7 @@ class Pending:
     """A released run that is not acknowledged: connection points still to say Delivered, then told to `client`.
 
     former:  it was released by the publisher's former exit point, which will say when it is done.
-    matched, repeated: how many of its publications had matches, and how many are doubles.
+    outcome: how many of its publications are matched, not well-formed, and doubles.
     """
 
     waits: int
@@ -54,8 +54,7 @@ class Pending:
     last: int
     rejected: list[tuple[int, str]]
     former: bool = False
-    matched: int = 0
-    repeated: int = 0
+    outcome: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(slots=True)

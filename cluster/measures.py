@@ -10,12 +10,13 @@ them takes differences, and for a few values what was the least or the most in t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import MutableSequence
 from operator import itemgetter
 
+import numpy as np
+
+from cluster import columns
 from cluster.busiest import Busiest
-from cluster.columns import UINT32, unpack
 from cluster.histogram import Histogram
 from cluster.messages import Batch, Deliver, Event, Publications, Received, Report, Result
 from cluster.metrics import BY_NAME, METRICS, Kind
@@ -113,14 +114,10 @@ class Measures:
         if len(runs) == 1:
             self._delay.add(max(now_us - runs[0][2], 0), len(message.publication) // 4)
             return
-        # In which run's publications the notifications are.
-        publication = unpack(UINT32, message.publication)
-        if not publication:
-            return
-        run_of = unpack(UINT32, message.run)
-        counts = Counter(map(run_of.__getitem__, publication))
+        # How many notifications are of each run's publications.
+        counts = np.bincount(columns.u32(message.run)[columns.u32(message.publication)], minlength=len(runs))
         ages = [max(now_us - time_us, 0) for time_us in map(itemgetter(2), runs)]
-        self._delay.add_all([ages[run] for run in counts], list(counts.values()))
+        self._delay.add_all(ages, counts.tolist())
 
     def due(self, now_ms: int) -> bool:
         """Tell whether it is time for a report, and before it for the shell to say what it sees."""

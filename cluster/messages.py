@@ -193,11 +193,12 @@ class Delivered(Message, frozen=True, array_like=True, tag=5, gc=False):
 class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
     """EP -> CP of a publisher: (client, upto, rejected [(sequence, reason)]), cumulative per client.
 
-    outcomes: for each of these, how many of the publications that it is about were matched, and how many were doubles.
+    outcomes: for each of these, how many of the publications that it is about were matched, not well-formed, and
+              doubles, whatever else these are.
     """
 
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
-    outcomes: list[tuple[int, int]]
+    outcomes: list[tuple[int, int, int]]
 
 
 # Subscriptions --------------------------------------------------------------------------------------------
@@ -542,7 +543,7 @@ class PublisherSettled(Message, frozen=True, array_like=True, tag=55, gc=False):
     client: int
     upto: int
     rejected: list[tuple[int, str]]
-    outcome: tuple[int, int] = (0, 0)
+    outcome: tuple[int, int, int] = (0, 0, 0)
 
 
 class Ended(Message, frozen=True, array_like=True, tag=56, gc=False):

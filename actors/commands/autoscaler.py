@@ -14,7 +14,12 @@ from actors.commands.scale import ask
 
 @click.group(short_help="Ask the autoscaler for its reasons; pause it.")
 def autoscaler() -> None:
-    """The autoscaler of a running cluster: what it decided and why, and how to hold it."""
+    """The autoscaler of a running cluster: what it decided and why, and how to hold it.
+
+    \b
+    kittiwake autoscaler explain
+    kittiwake autoscaler pause
+    """
 
 
 @autoscaler.command(short_help="Show the last decisions and their reasons.")

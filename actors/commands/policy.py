@@ -12,7 +12,11 @@ from actors.commands.options import plural
 
 @click.group(short_help="Check a scaling policy.")
 def policy() -> None:
-    """Scaling policies: the YAML files that say how the autoscaler sizes the layers."""
+    """Scaling policies: the YAML files that say how the autoscaler sizes the layers.
+
+    \b
+    kittiwake policy check configs/autoscaler.yaml
+    """
 
 
 @policy.command(short_help="Tell what is wrong with a policy, if anything.")

@@ -36,27 +36,31 @@ class Books:
         known = sum(self._counters[outcome] for outcome in OUTCOMES)
         return self._counters["accepted"] - known - self._counters["abandoned"]
 
-    def enter(self, count: int, rejected: int, outcome: tuple[int, int]) -> None:
-        """So many more are acknowledged. outcome: how many are matched, and repeated, as the exit point says."""
-        matched, repeated = outcome
-        rejected = min(rejected, count)
-        matched = min(matched, count - rejected)
-        repeated = min(repeated, count - rejected - matched)
-        entries = (matched, count - rejected - matched - repeated, rejected, repeated)
+    def enter(self, count: int, outcome: tuple[int, int, int]) -> None:
+        """So many more are acknowledged. outcome: how many are matched, rejected and repeated, as exit points say."""
+        matched = min(outcome[0], count)
+        rejected = min(outcome[1], count - matched)
+        repeated = min(outcome[2], count - matched - rejected)
+        entries = (matched, count - matched - rejected - repeated, rejected, repeated)
         for name, entry in zip(OUTCOMES, entries, strict=True):
             self._counters[name] += entry
 
-    def gone(self, session: Session) -> None:
-        """A publisher's connection has ended."""
-        if session.next_sequence is not None and session.acknowledged < session.next_sequence - 1:
+    def gone(self, session: Session, *, recovering: bool) -> None:
+        """A publisher's connection has ended. recovering: what it has underway is void, and not sent again yet."""
+        if session.next_sequence is None:
+            return
+        left = session.next_sequence - 1 - session.acknowledged
+        if recovering:
+            self._counters["abandoned"] += left
+        elif left:
             self._orphans[session.publisher] = (session.acknowledged, session.next_sequence - 1)
 
-    def enter_orphans(self, publisher: int, upto: int, rejected: int, outcome: tuple[int, int]) -> None:
+    def enter_orphans(self, publisher: int, upto: int, outcome: tuple[int, int, int]) -> None:
         """An acknowledgement has come for one that has gone, or that is not known any more."""
         acknowledged, last = self._orphans.get(publisher, (upto, upto))
         if upto <= acknowledged:
             return
-        self.enter(upto - acknowledged, rejected, outcome)
+        self.enter(upto - acknowledged, outcome)
         if upto < last:
             self._orphans[publisher] = (upto, last)
         else:

@@ -117,14 +117,14 @@ class Publishing:
             number = client & SESSION_MASK
             session = self._shared.sessions.get(number) or self._durable.get(number)
             if session is None or session.publisher != client:
-                self.books.enter_orphans(client, upto, len(rejected), outcome)
+                self.books.enter_orphans(client, upto, outcome)
                 continue  # gone meanwhile
             assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
             assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
             if upto <= session.acknowledged:
                 continue  # again, or late, after a recovery
             self._shared.counters["acknowledged"] += upto - session.acknowledged
-            self.books.enter(upto - session.acknowledged, len(rejected), outcome)
+            self.books.enter(upto - session.acknowledged, outcome)
             self._shared.counters["rejected"] += len(rejected)
             self._shared.recent.rejected(session.client_id, rejected)
             not_kept: list[tuple[int, str]] = []
@@ -153,7 +153,7 @@ class Publishing:
 
     def forget(self, session: Session) -> None:
         """Its connection is gone: what it has underway is acknowledged to nobody."""
-        self.books.gone(session)
+        self.books.gone(session, recovering=self._shared.recovering)
         self.publishers -= session.next_sequence is not None
         self.pool_bytes -= session.flight_bytes
 

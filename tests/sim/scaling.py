@@ -24,6 +24,7 @@ from cluster.messages import (
     Request,
     SpawnFailed,
 )
+from cluster.serving.books import OUTCOMES
 from cluster.serving.shared import DROPPED_FOR
 from cluster.view import View, key_group
 from cluster.wish import PLURALS
@@ -44,6 +45,9 @@ COUNTERS_OF_THE_STOPPED = frozenset(
         "notifications",
         "dropped",
         "valid_handed_over",
+        *OUTCOMES,
+        "abandoned",
+        "in_flight",
         *DROPPED_FOR.values(),
     }
 )

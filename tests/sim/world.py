@@ -667,7 +667,17 @@ class World:
         released, doubles = gauge("exit_point", "released"), gauge("exit_point", "duplicates")
         parts = [gauge("exit_point", name) for name in ("matched", "unmatched", "rejected")]
         require(sum(parts) == released, f"{released} released, but matched, unmatched, rejected: {parts}")
+        outcomes = [gauge("connection_point", f"outcome_{name}") for name in ("matched", "unmatched", "rejected")]
+        repeated, abandoned = gauge("connection_point", "outcome_repeated"), gauge("connection_point", "abandoned")
+        # A connection point that has left was not waited for by publishers that had.
+        unknown = self.scaling.stopped.get(("connection_point", "in_flight"), 0)
+        entered = sum(outcomes) + repeated + abandoned + unknown
+        require(entered == accepted, f"{accepted} accepted, of {entered} it is known at rest what became of them")
         if undisturbed:
+            require(abandoned == 0, f"{abandoned} abandoned, and no slice has died")
+            known = f"connection points know of {outcomes}, {repeated} doubles"
+            require(unknown > 0 or outcomes == parts, f"matched, unmatched, rejected: {parts}; {known}")
+            require(unknown > 0 or repeated == doubles, f"{doubles} doubles; {known}")
             require(accepted == routed, f"{accepted} accepted, {routed} routed")
             for peer, role in self.assembly.roles.items():
                 if peer.layer == "matcher" and not self.plan.scaling:

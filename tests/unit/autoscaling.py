@@ -103,10 +103,15 @@ class Unknowing:
 
 
 class Knowing(Unknowing):
-    """A layer whose slices carry `capacities[size - 1]` publications a second together, at utilization 1."""
+    """A layer whose slices carry `capacities[size - 1]` publications a second together, at utilization 1.
 
-    def __init__(self, *capacities: float) -> None:
+    only: the layer that it knows, None for each. reason: what its sizing says.
+    """
+
+    def __init__(self, *capacities: float, only: str | None = None, reason: str = "as told") -> None:
         self.capacities = capacities
+        self.only = only
+        self.reason = reason
         self.observed: list[Signals] = []
 
     def observe(self, now_s: float, signals: Signals) -> None:
@@ -115,6 +120,8 @@ class Knowing(Unknowing):
     def predict(
         self, layer: str, size: int, rate: float, subscriptions: int, sizes: Mapping[str, int]
     ) -> Prediction | None:
+        if self.only not in (None, layer):
+            return None
         capacity = self.capacities[min(size, len(self.capacities)) - 1]
         speedup = capacity / self.capacities[0]
         return Prediction(
@@ -133,7 +140,7 @@ class Knowing(Unknowing):
             size for size in range(1, limit + 1) if self.predict(layer, size, rate, 0, sizes).utilization <= utilization
         ]  # type: ignore[union-attr]
         best = max(range(1, len(self.capacities) + 1), key=lambda size: self.capacities[size - 1])
-        return Sizing(size=within[0] if within else None, best=within[0] if within else best, reason="as told")
+        return Sizing(size=within[0] if within else None, best=within[0] if within else best, reason=self.reason)
 
     def can_help(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int], size: int) -> bool | None:
         count = len(self.capacities)

@@ -213,7 +213,9 @@ class Edge:
 
     def acknowledge(self, key: int, upto: int, rejected: list[tuple[int, str]] | None = None) -> None:
         """The exit point acknowledges."""
-        self.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])], [(0, 0)])))
+        self.feed(
+            Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])], [(0, len(rejected or []), 0)]))
+        )
 
     def confirm_changes(self) -> None:
         """Answer all subscription changes that were sent, as the access point does."""

@@ -279,7 +279,7 @@ def test_each_publication_is_of_the_epoch_in_which_its_connection_point_is() -> 
 
 
 def test_a_new_access_point_has_no_former_epoch() -> None:
-    bench = Bench(WIDER, slot=6).begin()
+    bench = Bench(WIDER, slot=6).prepare()
     bench.tell(CP3, Switch(2, []))
     bench.publish(1, by=CP3)
     assert bench.drain() == [(2, [0, 1], 1, 1)]
@@ -353,3 +353,14 @@ def test_waves_park_nothing() -> None:
     gauges = bench.machine.gauges()
     assert (gauges["parked_subscriptions_most"], gauges["parked_publications_most"]) == (0, 0)
     assert key_group(owned(1, 2)) >= 2048
+
+
+def test_a_newcomer_tells_both_owners_though_it_has_not_heard_begin() -> None:
+    """Clients come to it once the change is decided, by other lanes than Begin; nobody waits for its Mark."""
+    after = view(2, connection_points=(0, 3), access_points=(4, 6), matchers=(0, 1, 2), exit_points=(0,))
+    bench = Bench(after, slot=6).prepare()
+    assert bench.tell(CP0, Switch(2, [])) == []
+    assert bench.change(owned(1, 2, after)) == [(M1, 1), (M2, 1)]
+    assert bench.applied(M1, 1) == []
+    assert bench.applied(M2, 1) == [Send(CP0, Changed([1]))]
+    assert bench.tell(COORDINATOR_PEER, Begin(2, False)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from autoscaler.policy import ScalingPolicy
 from autoscaler.signals import Signals
 from tests.unit.autoscaling import Knowing, decider, histogram, layer, policy, seen
 
+README = Path(__file__).parents[2] / "README.md"
 BUSY = seen({"matcher": 2}, busy={"matcher": 0.9})
 CALM = seen({"matcher": 2}, busy={"matcher": 0.5})
 MOVING = seen({"matcher": 2}, busy={"matcher": 0.9}, transition=True)
@@ -134,6 +136,7 @@ def test_decisions_that_say_the_same_are_one() -> None:
 
 
 FULL = policy(
+    metadata={"name": "city-air"},
     look_back_period_s=10,
     slo=[{"name": "delay", "target": 100}],
     cost={"replica_hour": {"matcher": 0.04}, "currency": "EUR", "budget_per_hour": 0.2},
@@ -162,7 +165,7 @@ def full(size: int, busy: float, **parts: Any) -> Signals:
 
 
 def explained() -> Controller:
-    one = Controller(decider(FULL, Knowing(1000, 1900, 2700, 3400, 3500)))
+    one = Controller(decider(FULL, Knowing(1000, 1900, 2700, 3400, only="matcher", reason="3 would be 59% busy")))
     one.tick(1_796_000_000, full(2, 0.5))
     one.tick(1_796_000_012, full(2, 0.94))
     one.accepted(12)
@@ -175,10 +178,15 @@ def test_explain_reads_well() -> None:
     assert text == EXPLAINED, text
 
 
+def test_the_readme_shows_it() -> None:
+    headline, _, rest = EXPLAINED.partition("\n\n")
+    assert f"{headline}\n\n{rest.partition(chr(10) * 2)[2]}" in README.read_text(encoding="utf-8")
+
+
 def test_explain_as_json_is_whole() -> None:
     found = json.loads(msgspec.json.encode(document(explained(), 1)))
     (decision,) = found["decisions"]
-    assert (found["policy"], found["mode"], found["paused"]) == ("test", "auto", False)
+    assert (found["policy"], found["mode"], found["paused"]) == ("city-air", "auto", False)
     assert decision["decision"]["targets"] == {"matcher": 4}
     assert decision["outcome"] == "aborted"
     assert next(stage["name"] for stage in decision["decision"]["layers"][0]["stages"]) == "triggers"
@@ -189,7 +197,7 @@ def test_explain_before_the_first_signals() -> None:
 
 
 EXPLAINED = """\
-policy test, auto; connection_point 1, access_point 1, matcher 2, exit_point 1
+policy city-air, auto; connection_point 1, access_point 1, matcher 2, exit_point 1
 
 2026-11-30 00:53:20 stays
 
@@ -197,14 +205,13 @@ policy test, auto; connection_point 1, access_point 1, matcher 2, exit_point 1
   seen: 1,600 publications/s, delay 49.8 ms (budget left 80%), 0.08 -> 0.16 EUR/h
   matcher 2 -> 4
     model      utilization 84% of 1,900/s, efficiency 0.95
-    wish       utilization: 3.13, busiest matcher 94%, target 60%; model: as told
+    wish       utilization: 3.13, busiest matcher 94%, target 60%; model: 3 would be 59% busy
     wish       slo delay: 0, no budget burns too fast
     wish       queue: 0.24, 240 lane_backlog, 1,000 a replica
     triggers   3.13: the largest wish is of utilization
     passed     forecast, gates, tolerance, factor, stabilisation, delay, rate, limits
-    why not less: utilization asks for it: busiest matcher 94%, target 60%; model: as told
+    why not less: utilization asks for it: busiest matcher 94%, target 60%; model: 3 would be 59% busy
   exit_point 1 stays
-    model      utilization 160% of 1,000/s, efficiency 1.00
     wish       ratio: 1, one for every 4 of 4 matchers
     triggers   1: the largest wish is of ratio
     passed     forecast, gates, tolerance, factor, stabilisation, delay, rate, limits

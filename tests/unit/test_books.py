@@ -43,7 +43,7 @@ def books(gauges: dict[str, int]) -> tuple[int, ...]:
 def answer(edge: Edge, key: int, upto: int, outcome: tuple[int, int], rejected: int = 0) -> None:
     """An exit point acknowledges. outcome: matched, repeated; rejected: so many of the last."""
     refused = [(upto - place, "bad") for place in range(rejected)]
-    edge.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, refused)], [outcome])))
+    edge.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, refused)], [(outcome[0], rejected, outcome[1])])))
 
 
 def test_each_acknowledgement_says_what_became_of_its_publications() -> None:
@@ -88,6 +88,9 @@ def test_if_a_slice_dies_first_nobody_will_tell() -> None:
     assert view is not None
     edge.feed(Received(COORDINATOR_PEER, Recover(2, list(view.members), view.owners, [(MATCHER, 0)])))
     assert books(edge.machine.gauges()) == (5, 0, 0, 0, 0, 3, 2)
+    edge.say(stays, publish(3, 1))
+    leaves = edge.login("leaves")
+    edge.close(leaves)
     answer(edge, gone_key, 3, (3, 0))
     answer(edge, key, 2, (1, 0))
     assert books(edge.machine.gauges()) == (5, 1, 1, 0, 0, 3, 0)
@@ -100,7 +103,7 @@ def test_more_than_was_asked_about_is_never_entered() -> None:
     for _ in range(300):
         count = rng.randrange(1, 20)
         counters["accepted"] += count
-        entered.enter(count, rng.randrange(25), (rng.randrange(25), rng.randrange(25)))
+        entered.enter(count, (rng.randrange(25), rng.randrange(25), rng.randrange(25)))
         assert entered.in_flight == 0
         assert min(counters.values()) >= 0
 

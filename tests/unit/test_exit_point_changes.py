@@ -308,7 +308,7 @@ def test_what_has_changed_since_the_copy_follows_and_the_last_word_waits_for_the
     out = bench.end(0, 5)
     client = client_key(0, 77)
     assert out == [
-        Send(Peer(CONNECTION_POINT, 0), Acknowledge([(client, 3, [])], [(0, 0)])),
+        Send(Peer(CONNECTION_POINT, 0), Acknowledge([(client, 3, [])], [(0, 0, 0)])),
         Send(Peer(EXIT_POINT, 1), PublisherStates(2, [PublisherState(goes, 1, 3, 0)], False)),
         Send(Peer(CONNECTION_POINT, 0), EpochEnd(2)),
     ], "acknowledgements before, what was known already not again"
@@ -407,7 +407,7 @@ def test_the_former_exit_point_tells_its_follower_and_ends_when_it_owes_nothing(
     client = client_key(0, 77)
     assert bench.done(bench.tokens[1]) == [], "in order"
     out = bench.done(bench.tokens[0])
-    assert out == [Send(Peer(EXIT_POINT, 2), PublisherSettled(2, goes, 1, 3, client, 3, [], (2, 0))), ENDED]
+    assert out == [Send(Peer(EXIT_POINT, 2), PublisherSettled(2, goes, 1, 3, client, 3, [], (2, 0, 0))), ENDED]
     assert bench.acknowledged() == [], "that is its follower's now"
     assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2)), Flush()]
     assert bench.machine.gauges()["publishers"] == bench.machine.gauges()["unacknowledged_runs"] == 0
