@@ -50,6 +50,7 @@ from cluster.messages import (
     HomeFound,
     Install,
     Instruction,
+    LaneDown,
     LaneUp,
     Message,
     MoveClients,
@@ -141,6 +142,10 @@ class ConnectionPoint:
                 self._connections.full(number, False)
             case LaneUp(peer) if peer == COORDINATOR_PEER:
                 self._login.report()
+            case LaneUp(peer):
+                self._shared.naming.lane_up(peer, self._shared.out)
+            case LaneDown(peer):
+                self._shared.naming.lane_down(peer)
             case Stored(upto):
                 for one in self._journal.stored(upto):
                     assert isinstance(one, DurableSession), "a journal of others"
@@ -151,7 +156,7 @@ class ConnectionPoint:
                 self._attaching.restore(memory)
                 self._validity.restore(memory, now_us)
             case _:
-                pass  # other LaneUp, LaneDown: lanes keep what is sent
+                pass
         out, self._shared.out = self._shared.out, []
         return out
 
@@ -184,6 +189,7 @@ class ConnectionPoint:
         if portion is not None:
             self._shared.out.append(portion)
         self._delivering.tell()
+        self._shared.naming.tell(self._shared.out)
         if self._validity.busy:
             self._shared.out.append(Again())
 
@@ -207,6 +213,7 @@ class ConnectionPoint:
         shared, number = self._shared, session.key & SESSION_MASK
         if session.durable is None:
             shared.sessions.pop(number, None)
+            shared.naming.end(session.key)
         shared.touched.pop(number, None)
         if shared.by_client_id.get(session.client_id) is session:
             del shared.by_client_id[session.client_id]

@@ -56,6 +56,12 @@ class RejectedError(KittiwakeError):
         super().__init__(reason)
 
 
+class OverloadedError(RejectedError):
+    """A publication that asked to be stored, for which there was no room. It was delivered as any other."""
+
+    code = "overloaded"
+
+
 class ConnectionLostError(KittiwakeError):
     """The connection ended and will not be renewed; `reason` is the broker's last word or the socket's error."""
 

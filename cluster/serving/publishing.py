@@ -58,8 +58,13 @@ class Publishing:
             )
         if sum(columns.unpack(columns.UINT32, frame.lengths)) != size:
             raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
-        if frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
+        stored = frame.acknowledge == frames.ACKNOWLEDGE_STORED
+        if not stored and frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
             raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
+        if stored and not self._shared.stores:
+            raise Refusal("malformed", "acknowledge level stored: this cluster has no matched output (output.path)")
+        if not 0 <= frame.time_us < 1 << 62:
+            raise Refusal("malformed", f"published at {frame.time_us} us")
         if not 0 <= frame.valid_for_ms <= UNTIL_UNPUBLISHED:
             raise Refusal("malformed", f"publications valid for {frame.valid_for_ms} ms")
         if session.next_sequence is None:
@@ -81,7 +86,16 @@ class Publishing:
                 f"{self._shared.flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
-        run = Run(session.client_id, session.instance, session.publisher, frame.first_sequence, count, now_us)
+        run = Run(
+            session.client_id,
+            session.instance,
+            session.publisher,
+            frame.first_sequence,
+            count,
+            now_us,
+            stored,
+            frame.time_us,
+        )
         session.unacknowledged.append((run, frame.lengths, frame.payload))
         self._shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)
         session.flight_bytes += size

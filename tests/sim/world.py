@@ -22,15 +22,18 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import msgpack
+import msgspec
 
 from cluster import columns, moving, validity
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
+from cluster.config import OutputSettings
 from cluster.connection_point import ConnectionPoint
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
+    EXIT_POINT,
     ClientBytes,
     ClientClosed,
     ClientConnected,
@@ -46,6 +49,7 @@ from cluster.outbox import REASONS
 from cluster.serving.shared import DROPPED_FOR
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
+from tests.sim.output import check_output, check_stored
 from tests.sim.plan import (
     BROKEN_FILTERS,
     BROKEN_POLICIES,
@@ -102,6 +106,9 @@ class World:
         self.rng = random.Random(seed)
         self._policies = random.Random(f"policies of {seed}")  # apart: the rest of a seed is as it was without them
         self.plan = dataclasses.replace(draw_plan(self.rng), **SCENARIOS[scenario])
+        if self.plan.output:
+            config = msgspec.structs.replace(self.plan.config, output=OutputSettings(path="output"))
+            self.plan = dataclasses.replace(self.plan, config=config)
         self.trace = Trace()
         self.now_ms = self.rng.randint(0, 1 << 40)
         self._start_ms = self.now_ms
@@ -323,6 +330,10 @@ class World:
         self.assembly.drain(peer)
 
     def _sync(self, peer: Peer) -> None:
+        if peer.layer == EXIT_POINT:
+            self.note(f"{peer} has its rows on disk")
+            self.assembly.sync(peer)
+            return
         count = self.rng.randint(1, self.assembly.session_disks[peer].waiting)
         self.note(f"{peer} has {count} portions on disk")
         self.assembly.sync(peer, count)
@@ -445,6 +456,8 @@ class World:
         return publication
 
     def _acknowledged(self, publication: Publication) -> None:
+        if self.plan.output:
+            check_stored(self.assembly.matched_disk, publication)
         present = self._present_sessions()
         checker.check_acknowledged(publication, present, self.handed)
         for session in present:
@@ -662,6 +675,8 @@ class World:
             held = self._gauge(layer, "subscriptions")
             require(held == wanted, f"the {layer}s hold {held} subscriptions, the clients {wanted}")
         self._check_books()
+        if self.plan.output:
+            check_output(self.assembly.matched_disk, self.clients, self.publications, now)
         self.scaling.check_rest()
 
     def _gauge(self, layer: str, name: str) -> int:
