@@ -16,6 +16,7 @@ later, for limits per trigger).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -83,7 +84,8 @@ class BatchReader(DataSourceReader):
         log = open_log(self._options.path)
         for slot in log.slots():
             check_lost(self._options, log, slot, 0, log.slots()[slot].next)
-        return portions(Piece(one) for one in log.segments() if pruning.may_hold(self._filters, one))
+        pieces = [Piece(one) for one in log.segments() if pruning.may_hold(self._filters, one)]
+        return portions(pieces, os.cpu_count() or 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a portion."""
@@ -161,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for one in log.segments(slot, first, stop):
                 inside = first <= one.first and one.last < stop
                 pieces.append(Piece(one) if inside else Piece(one, first, stop))
-        return portions(pieces)
+        return portions(pieces, os.cpu_count() or 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a portion."""

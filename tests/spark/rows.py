@@ -6,13 +6,11 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
-
 from cluster.output.disk import LocalDisk
-from cluster.output.manifest import Change, Segment, manifest_named, newest, slot_folder
+from cluster.output.manifest import Change, Claim, Segment
 from cluster.output.rows import Row, Value
-from cluster.output.segments import read_segment, write_segment
 from cluster.output.slot_log import SlotLog, write_rows
+from cluster.output.tidying import Tidying, TidySettings
 
 DAY_US = 86_400_000_000
 NOON_US = 1_496_318_400_000_000  # 2017-06-01 12:00 UTC
@@ -66,34 +64,20 @@ def append(path: Path, slot: int, rows: list[Row]) -> list[Segment]:
 
 
 def compact(path: Path, slot: int) -> None:
-    """Put all segments of a day of a slot together, and remove the old files."""
-    disk = LocalDisk(path)
-    log = _take_over(disk, slot)
-    by_day: dict[str, list[Segment]] = {}
-    for segment in sorted(log.manifest.segments.values(), key=lambda one: one.first):
-        by_day.setdefault(segment.date, []).append(segment)
-    added = [
-        write_segment(
-            disk, pa.concat_tables([read_segment(disk, one) for one in old]), day, log.incarnation, log.generation("c")
-        )
-        for day, old in by_day.items()
-    ]
-    removed = [one.path for old in by_day.values() for one in old]
-    log.commit(Change(why="compact", first=log.manifest.first, next=log.manifest.next, added=added, removed=removed))
-    for old_path in removed:
-        disk.remove(old_path)
+    """Merge all small neighbours of a slot, and remove their files without grace."""
+    tidying = Tidying(_take_over(path, slot), TidySettings(grace_s=0))
+    while tidying.step(0, everything=True):
+        pass
 
 
 def expire(path: Path, slot: int, first: int) -> None:
     """Remove the segments that lie before offset `first`, as retention does."""
-    disk = LocalDisk(path)
-    log = _take_over(disk, slot)
+    log = _take_over(path, slot)
     removed = [one.path for one in log.manifest.segments.values() if one.last < first]
     log.commit(Change(why="expire", first=first, next=log.manifest.next, removed=removed))
     for old_path in removed:
-        disk.remove(old_path)
+        log.disk.remove(old_path)
 
 
-def _take_over(disk: LocalDisk, slot: int) -> SlotLog:
-    last = manifest_named(newest(disk.names(slot_folder(slot))) or "")
-    return SlotLog(disk, slot, last[0] + 1 if last else 1)
+def _take_over(path: Path, slot: int) -> SlotLog:
+    return SlotLog(LocalDisk(path), slot, Claim("", 0))

@@ -1,0 +1,25 @@
+"""A streaming query as a process of its own, to be killed: python -m tests.spark.query LOG CHECKPOINT SINK"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from cluster.spark import session
+
+ROWS_MAX = 150
+
+
+def start(spark: SparkSession, log: Path, checkpoint: Path, sink: Path, **trigger: object) -> StreamingQuery:
+    """Start the query: small micro-batches into Parquet files."""
+    frame = spark.readStream.format("kittiwake").option("maxOffsetsPerTrigger", ROWS_MAX).load(str(log))
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger).start(str(sink))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    spark = session("to be killed", **{"spark.master": "local[2]", "spark.driver.memory": "512m"})
+    start(spark, *map(Path, sys.argv[1:4]), processingTime="0 seconds").awaitTermination()
