@@ -25,9 +25,8 @@ def main() -> int:
         outcome = kills.run(spark, Path(folder), options.kills, options.seed)
     spark.stop()
     counts = {point: outcome.at.count(point) for point in kills.POINTS}
-    print(
-        f"{outcome.rows} rows, {outcome.lost} lost, {outcome.doubled} doubled; killed at {counts}, seed {options.seed}"
-    )
+    print(f"{outcome.rows} rows, {outcome.lost} lost, {outcome.doubled} doubled")
+    print(f"killed at {counts}, seed {options.seed}")
     return 1 if outcome.lost or outcome.doubled else 0
 
 
