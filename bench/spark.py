@@ -253,59 +253,63 @@ def writing(work: Path, rate: float, seconds: float, figures: Figures) -> None:
     figures.count.rows += written["rows"]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark; returns the exit status."""
-    options = _parser().parse_args(arguments)
+def measure(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
+    """Run all parts; returns what is to be printed."""
     figures = Figures()
-    spark = session("bench", **{"spark.driver.memory": options.memory})
-    try:
-        with tempfile.TemporaryDirectory(dir=options.folder, prefix="kittiwake-bench-") as folder:
-            work = Path(folder)
-            if options.rows:
-                figures.values["bytes_per_row"] = round(fill(work / "log", options.rows, options.slots), 1)
-                batch(spark, work / "log", options.rows, options.repeats, figures)
-                through(spark, work / "log", work, options.rows, figures)
-            if options.stream_s:
-                for trigger_s in options.trigger_s:
-                    live(spark, work, trigger_s, options, figures)
-            if options.write_s:
-                writing(work, options.write_rate, options.write_s, figures)
-    finally:
-        spark.stop()
-    values = figures.values
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="kittiwake-bench-") as folder:
+        work = Path(folder)
+        if options.rows:
+            figures.values["bytes_per_row"] = round(fill(work / "log", options.rows, options.slots), 1)
+            batch(spark, work / "log", options.rows, options.repeats, figures)
+            through(spark, work / "log", work, options.rows, figures)
+        if options.stream_s:
+            for trigger_s in options.trigger_s:
+                live(spark, work, trigger_s, options, figures)
+        if options.write_s:
+            writing(work, options.write_rate, options.write_s, figures)
+    values: dict[str, Any] = dict(figures.values)
     count = figures.count
     values |= {"rows": count.rows, "lost": count.lost, "doubled": count.doubled}
-    delay: Any = values.get("streaming_delay_s")
-    judged: dict[str, Any] = {**values, "streaming_delay_p95_s": delay["p95"] if delay else None}
-    bars = {name: judged[name] is not None and judged[name] <= bar for name, bar in BARS.items() if name in judged}
-    values["bars"] = bars
-    values["environment"] = environment()
-    show(values, as_json=options.json)
-    wrong = count.lost or count.doubled
-    return 1 if wrong or (options.bars and not all(bars.values())) else 0
+    delay = values.get("streaming_delay_s")
+    judged = values | {"streaming_delay_p95_s": delay["p95"] if delay else None}
+    values["bars"] = {
+        name: judged[name] is not None and judged[name] <= bar for name, bar in BARS.items() if name in judged
+    }
+    return values
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark; returns the exit status."""
+    options = parser().parse_args(arguments)
+    spark = session("bench", **{"spark.driver.memory": options.memory})
+    try:
+        values = measure(spark, options)
+    finally:
+        spark.stop()
+    show(values | {"environment": environment()}, as_json=options.json)
+    wrong = values["lost"] or values["doubled"]
+    return 1 if wrong or (options.bars and not all(values["bars"].values())) else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog="python -m bench.spark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of the log for batch; 0 leaves the part out")
-    parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--stream-rate", type=float, default=2000.0)
-    parser.add_argument("--stream-s", type=float, default=60.0, help="0 leaves the part out")
-    parser.add_argument("--warm-up-s", type=float, default=20.0)
-    parser.add_argument("--trigger-s", type=float, nargs="+", default=[1.0, 2.0])
-    parser.add_argument("--segment-age-s", type=float, default=1.0)
-    parser.add_argument("--write-rate", type=float, default=5000.0)
-    parser.add_argument("--write-s", type=float, default=30.0, help="0 leaves the part out")
-    parser.add_argument("--memory", default="2g", help="of Spark's JVM")
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where the logs are made; a temporary place by default"
-    )
-    parser.add_argument("--bars", action="store_true", help="the exit status judges speed as well")
-    parser.add_argument("--json", action="store_true")
-    return parser
+    made.add_argument("--rows", type=int, default=5_000_000, help="of the log for batch; 0 leaves the part out")
+    made.add_argument("--slots", type=int, default=4)
+    made.add_argument("--repeats", type=int, default=3)
+    made.add_argument("--stream-rate", type=float, default=2000.0)
+    made.add_argument("--stream-s", type=float, default=60.0, help="0 leaves the part out")
+    made.add_argument("--warm-up-s", type=float, default=20.0)
+    made.add_argument("--trigger-s", type=float, nargs="+", default=[1.0, 2.0])
+    made.add_argument("--segment-age-s", type=float, default=1.0)
+    made.add_argument("--write-rate", type=float, default=5000.0)
+    made.add_argument("--write-s", type=float, default=30.0, help="0 leaves the part out")
+    made.add_argument("--memory", default="2g", help="of Spark's JVM")
+    made.add_argument("--folder", type=Path, default=None, help="where the logs are made; a temporary place by default")
+    made.add_argument("--bars", action="store_true", help="the exit status judges speed as well")
+    made.add_argument("--json", action="store_true")
+    return made
 
 
 if __name__ == "__main__":

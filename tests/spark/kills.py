@@ -29,7 +29,7 @@ from tests.spark.rows import append, compact, readings
 
 POINTS = ("writing", "in_sink", "planned", "any")
 ROOT = Path(__file__).parents[2]
-WAIT_S = 120.0
+WAIT_S = 300.0
 
 
 @dataclass
@@ -117,7 +117,7 @@ def run(spark: SparkSession, folder: Path, kills: int, seed: int) -> Outcome:
     try:
         for number in range(kills):
             point = POINTS[number % len(POINTS)]
-            kill_at(folders, point, rng, folder / f"query-{number}.log")
+            kill_at(folders, point, number % 2, rng, folder / f"query-{number}.log")
             at.append(point)
     finally:
         writer.stopping.set()
@@ -132,8 +132,8 @@ def run(spark: SparkSession, folder: Path, kills: int, seed: int) -> Outcome:
     return Outcome(len(expected), len(expected - set(names)), len(names) - len(set(names)), at)
 
 
-def kill_at(folders: Folders, point: str, rng: random.Random, log: Path) -> None:
-    """Run the query until it is at the point, having done a batch, then SIGKILL it with all its processes."""
+def kill_at(folders: Folders, point: str, batches: int, rng: random.Random, log: Path) -> None:
+    """Run the query until it has done so many batches and is at the point, then SIGKILL it with all its processes."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.query", folders.log, folders.checkpoint, folders.sink],
@@ -144,15 +144,15 @@ def kill_at(folders: Folders, point: str, rng: random.Random, log: Path) -> None
             start_new_session=True,
         )
     try:
-        before = max(folders.batches()[2], default=-1)
+        wanted = max(folders.batches()[2], default=-1) + batches
         deadline = time.monotonic() + WAIT_S
         moment: float | None = None
-        files = 0
+        files = folders.files()
         while True:
             assert process.poll() is None, f"the query ended by itself: {log.read_text()[-3000:]}"
             assert time.monotonic() < deadline, f"the query never was at {point}: {log.read_text()[-3000:]}"
             done = folders.batches()[2]
-            if max(done, default=-1) <= before:
+            if max(done, default=-1) < wanted:
                 files = folders.files()
             elif point == "any":
                 moment = time.monotonic() + rng.uniform(0, 2) if moment is None else moment
@@ -164,7 +164,7 @@ def kill_at(folders: Folders, point: str, rng: random.Random, log: Path) -> None
                 planned, counted, _ = folders.batches()
                 if planned == counted:
                     files = folders.files()
-            time.sleep(0.002)
+            time.sleep(0.005)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
