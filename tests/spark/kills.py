@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.spark.query import start
+from tests.spark.query import finish, start
 from tests.spark.rows import append, compact, readings
 
 POINTS = ("writing", "in_sink", "planned", "any")
@@ -124,7 +124,7 @@ def run(spark: SparkSession, folder: Path, kills: int, seed: int) -> Outcome:
         thread.join()
     if writer.failure is not None:
         raise writer.failure
-    start(spark, folders.log, folders.checkpoint, folders.sink, availableNow=True).awaitTermination()
+    finish(lambda: start(spark, folders.log, folders.checkpoint, folders.sink, availableNow=True))
     found: list[Any] = spark.read.parquet(str(folders.sink)).select("slot", "offset", "sequence").collect()
     names = [(row["slot"], row["offset"], row["sequence"]) for row in found]
     expected = {(slot, offset, offset) for slot, count in enumerate(writer.written) for offset in range(count)}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -20,6 +22,21 @@ def start(spark: SparkSession, log: Path, checkpoint: Path, sink: Path, **trigge
     return writer.trigger(**trigger).start(str(sink))  # type: ignore[arg-type]
 
 
+def finish(begin: Callable[[], StreamingQuery]) -> None:
+    """Start a query and wait for its end; again if its Python process was not there in the 10 s that Spark gives it.
+
+    A machine under load takes longer to start one; nothing has been read then.
+    """
+    while True:
+        try:
+            begin().awaitTermination()
+            return
+        except PySparkException as error:
+            if "failed to connect back" not in str(error):
+                raise
+
+
 if __name__ == "__main__":
     spark = session("to be killed", **{"spark.master": "local[2]", "spark.driver.memory": "512m"})
-    start(spark, *map(Path, sys.argv[1:4]), processingTime="0 seconds").awaitTermination()
+    log, checkpoint, sink = map(Path, sys.argv[1:4])
+    finish(lambda: start(spark, log, checkpoint, sink, processingTime="0 seconds"))

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark import kills
-from tests.spark.query import start
+from tests.spark.query import finish, start
 from tests.spark.rows import append, compact, expire, readings
 
 
@@ -42,11 +42,10 @@ def test_rows_that_are_gone_end_the_query_with_their_name(spark: SparkSession, t
     log = tmp_path / "log"
     append(log, 0, readings(0, 40))
     checkpoint, sink = tmp_path / "checkpoint", tmp_path / "sink"
-    start(spark, log, checkpoint, sink, availableNow=True).awaitTermination()
+    finish(lambda: start(spark, log, checkpoint, sink, availableNow=True))
     append(log, 0, readings(40, 40))
     append(log, 0, readings(80, 40))
     expire(log, 0, 80)
-    query = start(spark, log, checkpoint, sink, availableNow=True)
     gone = "slot 0: offset 40 is gone, retention has removed what was before 80; option failOnDataLoss=false"
     with pytest.raises(PySparkException, match=gone):
-        query.awaitTermination()
+        finish(lambda: start(spark, log, checkpoint, sink, availableNow=True))
