@@ -208,7 +208,8 @@ def live(spark: SparkSession, work: Path, trigger_s: float, options: argparse.Na
     found, times = counted_rows(sink, ("slot", "offset", "time_released"))
     figures.count.compare({0: written["rows"]}, found)
     figures.count.rows += written["rows"]
-    released = found.column("time_released").cast(pa.int64()).to_numpy() / 1e6
+    # Spark writes timestamps of nanoseconds.
+    released = found.column("time_released").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy() / 1e6
     late = (times - released)[released >= written["first_us"] / 1e6 + options.warm_up_s]
     name = "streaming_delay_s" if trigger_s == 1 else f"streaming_delay_{trigger_s:g}s_trigger_s"
     figures.values[name] = {

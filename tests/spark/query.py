@@ -22,17 +22,21 @@ def start(spark: SparkSession, log: Path, checkpoint: Path, sink: Path, **trigge
     return writer.trigger(**trigger).start(str(sink))  # type: ignore[arg-type]
 
 
-def finish(begin: Callable[[], StreamingQuery]) -> None:
-    """Start a query and wait for its end; again if its Python process was not there in the 10 s that Spark gives it.
+CAME_TOO_LATE = "failed to connect back"
+"""What Spark says if a query's Python process was not there in the 10 s that it gives it."""
 
-    A machine under load takes longer to start one; nothing has been read then.
+
+def finish(begin: Callable[[], StreamingQuery]) -> None:
+    """Start a query and wait for its end; again if its Python process came too late, as on a machine under load.
+
+    Nothing has been read then.
     """
     while True:
         try:
             begin().awaitTermination()
             return
         except PySparkException as error:
-            if "failed to connect back" not in str(error):
+            if CAME_TOO_LATE not in str(error):
                 raise
 
 

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cluster.readings.generator import CityGenerator
+from tests.spark.query import CAME_TOO_LATE
 from tests.spark.rows import append, make_row
 
 README = Path(__file__).parents[2] / "README.md"
@@ -30,9 +32,15 @@ def test_the_example(spark: SparkSession, tmp_path: Path, capsys: pytest.Capture
     for name in ("out/", "state/", "hours/"):  # relative paths are of the folder in which the JVM was started
         assert f'"{name}"' in program
         program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
-    exec(compile(program, "README.md", "exec"), {})
+    while True:
+        try:
+            exec(compile(program, "README.md", "exec"), {})
+            break
+        except PySparkException as error:
+            if CAME_TOO_LATE not in str(error):
+                raise
     said = capsys.readouterr().out
-    high = [row for row in rows if row.attributes["station_type"] == "UT" and _no2(row.attributes.get("no2")) > 20]
+    high = [row for row in rows if row.attributes["station_type"] == "UT" and _no2(row.attributes.get("no2")) > 15]
     stations = {str(row.attributes["station"]) for row in high}
     assert stations
     for station in stations:
