@@ -37,8 +37,10 @@ from urllib.parse import unquote, urlparse
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming import StreamingQuery
 
 from bench.environment import environment
 from bench.printing import show
@@ -162,10 +164,24 @@ def through(spark: SparkSession, folder: Path, work: Path, rows: int, figures: F
     writer = frame.select("slot", "offset", "numbers", "strings").writeStream.format("parquet")
     sink = work / "through"
     started = writer.option("checkpointLocation", str(work / "through-checkpoint")).trigger(availableNow=True)
-    took = timed(lambda: started.start(str(sink)).awaitTermination())
+    took = timed(lambda: settled(lambda: started.start(str(sink)), StreamingQuery.awaitTermination))
     figures.values["streaming_rows_per_second"] = round(rows / took)
     written = {slot: one.next for slot, one in open_log(folder).slots().items()}
     figures.count.compare(written, counted_rows(sink)[0])
+
+
+def settled(begin: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], object]) -> None:
+    """Wait for a query, then stop it; begin again if its Python process was not there within Spark's 10 s."""
+    while True:
+        query = begin()
+        try:
+            wait(query)
+            return
+        except PySparkException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        finally:
+            query.stop()
 
 
 def counted_rows(sink: Path, columns: tuple[str, ...] = ("slot", "offset")) -> tuple[pa.Table, Any]:
@@ -196,12 +212,10 @@ def live(spark: SparkSession, work: Path, trigger_s: float, options: argparse.Na
         wait_for_log(folder, load)
         frame = spark.readStream.format("kittiwake").load(str(folder))
         writer = frame.writeStream.format("parquet").option("checkpointLocation", str(work / f"live-cp-{trigger_s:g}"))
-        query = writer.trigger(processingTime=f"{round(1000 * trigger_s)} milliseconds").start(str(sink))
-        try:
-            written = json.loads(load.communicate(timeout=options.stream_s + 120)[0])
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        started = writer.trigger(processingTime=f"{round(1000 * trigger_s)} milliseconds")
+        query = started.start(str(sink))
+        written = json.loads(load.communicate(timeout=options.stream_s + 120)[0])
+        settled(lambda: query if query.isActive else started.start(str(sink)), StreamingQuery.processAllAvailable)
     finally:
         load.kill()
         load.wait()
