@@ -104,3 +104,9 @@ class SessionError(KittiwakeError):
     """What only a durable session has was asked of one that is not durable, or that has ended."""
 
     code = "session"
+
+
+class SparkError(KittiwakeError):
+    """Spark cannot start, or was asked for what the matched output cannot give; names the option or the cause."""
+
+    code = "spark"

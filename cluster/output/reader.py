@@ -12,9 +12,9 @@ rows where they are now. Rows that retention has removed are an OffsetsGoneError
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,9 @@ from cluster.output.manifest import (
     slot_folder,
     slot_named,
 )
-from cluster.output.segments import read_segment
+from cluster.output.segments import read_batches, read_segment
+
+_Read = TypeVar("_Read")
 
 _LOOKS = 5
 """How often a reader looks again when files vanish under it; each time it has the newest manifest."""
@@ -121,8 +123,31 @@ class Log:
         columns: which, None for all. filter: a pyarrow expression over any columns.
         Raises:  OutputError for a file that is not what the manifest says; OffsetsGoneError if retention has had it.
         """
+        found = self._resolve(segment, filter, lambda one, wanted: read_segment(self.disk, one, columns, wanted))
+        return pa.concat_tables(found)
+
+    def batches(
+        self,
+        segment: Segment,
+        columns: list[str] | None = None,
+        filter: pc.Expression | None = None,
+        rows_max: int = 16_384,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows in batches, for segments that are large: a file is in memory, its rows are not.
+
+        filter: over plain columns alone, those before `numbers`. Raises: as read().
+        """
+        for found in self._resolve(
+            segment, filter, lambda one, wanted: read_batches(self.disk, one, columns, wanted, rows_max)
+        ):
+            yield from found
+
+    def _resolve(
+        self, segment: Segment, filter: pc.Expression | None, read: Callable[[Segment, pc.Expression | None], _Read]
+    ) -> list[_Read]:
+        """Return what `read` gives of the segment, or of those that its rows are in now."""
         try:
-            return read_segment(self.disk, segment, columns, filter)
+            return [read(segment, filter)]
         except FileNotFoundError:
             pass
         own = (
@@ -143,12 +168,12 @@ class Log:
                 one for one in self.segments(segment.slot, segment.first, segment.last + 1) if one.date == segment.date
             ]
             try:
-                tables = [read_segment(self.disk, one, columns, own) for one in holders]
+                found = [read(one, own) for one in holders]
             except FileNotFoundError:
                 continue
-            if not tables:
+            if not found:
                 raise OffsetsGoneError(segment.slot, segment.first, manifest.first)
-            return pa.concat_tables(tables)
+            return found
         raise OutputError("its rows move as fast as they are looked for", file=segment.path)
 
     def rows(self, slot: int, first: int, stop: int, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -10,11 +10,12 @@ its CRC-32 with what the manifest says before it looks at any of it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from cluster.output.disk import Disk, write_whole
@@ -24,6 +25,9 @@ from cluster.output.rows import flags, int64s
 from cluster.output.schema import DAY_US, SCHEMA, date_of, folder_of
 
 ROW_GROUP = 131_072
+PLAIN = SCHEMA.names[: SCHEMA.names.index("numbers")]
+"""The columns that are neither map nor list."""
+
 COMPRESSION_LEVEL = 1
 """Of zstd: 3 made segments 4 % smaller and took 1.6 times the time on Madrid's readings."""
 
@@ -111,6 +115,41 @@ def read_segment(
 
     Raises: FileNotFoundError if it is not there; OutputError if it is not what the manifest says.
     """
+    table = pq.ParquetFile(pa.BufferReader(_whole(disk, segment))).read(columns=None if filter is not None else columns)
+    if filter is not None:
+        table = table.filter(filter)
+    if columns is not None:
+        return table.select(columns)
+    return table.cast(SCHEMA)
+
+
+def read_batches(
+    disk: Disk, segment: Segment, columns: list[str] | None, filter: pc.Expression | None, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    """Return an iterator over a segment's rows, in order, that holds the file and one batch in memory.
+
+    filter:  a pyarrow expression over plain columns, those before `numbers`; row groups that it rules out by their
+             statistics are not decoded.
+    Raises:  as read_segment, at once and not at the first row.
+    """
+    data = _whole(disk, segment)
+    return _batches(data, columns or SCHEMA.names, filter, rows_max)
+
+
+def _batches(data: bytes, columns: list[str], filter: pc.Expression | None, rows_max: int) -> Iterator[pa.RecordBatch]:
+    file = pq.ParquetFile(pa.BufferReader(data))
+    if filter is None:
+        yield from file.iter_batches(rows_max, columns=columns)
+        return
+    fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(data))
+    groups = [group.id for one in fragment.split_by_row_group(filter) for group in one.row_groups]
+    needed = list(dict.fromkeys([*columns, *PLAIN]))
+    for batch in file.iter_batches(rows_max, row_groups=groups, columns=needed):
+        yield from pa.Table.from_batches([batch]).filter(filter).select(columns).to_batches()
+
+
+def _whole(disk: Disk, segment: Segment) -> bytes:
+    """Return a segment's file, which is what the manifest says."""
     data = disk.read(segment.path)
     if len(data) != segment.bytes:
         raise OutputError(
@@ -127,9 +166,4 @@ def read_segment(
             expected=segment.checksum,
             found=checksum,
         )
-    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=None if filter is not None else columns)
-    if filter is not None:
-        table = table.filter(filter)
-    if columns is not None:
-        return table.select(columns)
-    return table.cast(SCHEMA)
+    return data
