@@ -56,6 +56,11 @@ async def until_matchers(cluster: Sockets, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def newest(cluster: Sockets) -> dict[str, Any]:
+    (entry,) = (await cluster.admin.autoscaler("explain", count=1))["decisions"]
+    return dict(entry)
+
+
 @conversation
 async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost() -> None:
     async with autoscaled(by_rate()) as (cluster, _):
@@ -86,10 +91,12 @@ async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost()
                     await asyncio.sleep(0.02)
             reader.cancel()
             assert got == list(range(1, sent + 1))
-        found = await cluster.admin.autoscaler("explain", count=100)
-        done_ones = [one for one in found["decisions"] if one["outcome"] == "done"]
-        targets = [one["decision"]["targets"][MATCHER] for one in done_ones]
-        assert targets == [2, 1], found
+        async with asyncio.timeout(30):  # it hears of the end at its next tick
+            targets: list[int] = []
+            while targets != [2, 1]:
+                await asyncio.sleep(0.05)
+                found = (await cluster.admin.autoscaler("explain", count=100))["decisions"]
+                targets = [one["decision"]["targets"][MATCHER] for one in found if one["outcome"] == "done"]
         signals = Path(cluster.config.data_directory) / "signals"
         await asyncio.to_thread(cluster.shells[COORDINATOR_PEER].companions[-1].close)
         recorded = [row for _, row in Recording(signals)]
@@ -100,6 +107,7 @@ async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost()
 
 @conversation
 async def test_a_pause_holds_it_and_operators_still_scale() -> None:
+    """A cluster where nothing waits, by a policy that sizes by what waits."""
     async with autoscaled(by_rate(layers={"matcher": layer({"type": "queue", "target_per_replica": 1000})})) as (
         cluster,
         _,
@@ -107,7 +115,9 @@ async def test_a_pause_holds_it_and_operators_still_scale() -> None:
         assert (await cluster.admin.autoscaler("pause"))["paused"]
         operation = await cluster.admin.scale(matchers=2)
         assert operation["state"] == "done"
-        await asyncio.sleep(1)  # it would shrink at once
+        async with asyncio.timeout(30):  # it would shrink at once
+            while (entry := await newest(cluster))["decision"]["held"] != "paused" or entry["repeats"] < 5:
+                await asyncio.sleep(0.05)
         assert cluster.coordinator.observed().sizes[MATCHER] == 2
         await cluster.admin.autoscaler("resume")
         await until_matchers(cluster, 1)
