@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoscaler.costs import NAMES, SPREAD, WAKE_SPREAD, Coefficients, Load, Sizes, prior, row, wakes
+from autoscaler.costs import FLOOR, NAMES, SPREAD, WAKE_SPREAD, Coefficients, Load, Sizes, prior, row, wakes
 from autoscaler.least_squares import LeastSquares
 from autoscaler.signals import LAYERS, Signals
 from cluster.messages import ACCESS_POINT, CONNECTION_POINT, EXIT_POINT, MATCHER
@@ -50,6 +50,9 @@ MATCHERS_PER_EXIT_POINT = 4
 
 COUNT_MAX = 2047
 """Slots of a layer (`cluster.wish.MAX_SLOTS`)."""
+
+VAGUE = 2.0
+"""Beyond this share of itself a prediction's error is no figure."""
 
 PLURAL = {
     CONNECTION_POINT: "connection points",
@@ -121,7 +124,9 @@ class CapacityModel:
         self.observations = 0
         self._fits = {
             layer: LeastSquares(
-                [first[layer][name] for name in names], [WAKE_SPREAD if name == "w" else SPREAD for name in names]
+                [first[layer][name] for name in names],
+                [WAKE_SPREAD if name == "w" else SPREAD for name in names],
+                [0.0 if name == "w" else FLOOR for name in names],
             )
             for layer, names in NAMES.items()
         }
@@ -266,19 +271,27 @@ class CapacityModel:
         """Return how many observations of a layer there were."""
         return self._fits[layer].seen
 
+    def deviation(self, layer: str, sizes: Sizes, load: Load) -> float:
+        """Return the standard deviation of `seconds`."""
+        terms = row(layer, sizes, load).terms
+        return self._fits[layer].deviation([*terms, 0.0]) * max(1.0, math.sqrt(self._misfits[layer]))
+
     def confidence(self, layer: str, sizes: Sizes, load: Load) -> Confidence:
         """Return what a prediction for the layer at a size rests on."""
         fit = self._fits[layer]
-        terms = row(layer, sizes, load).terms
         expected = self.seconds(layer, sizes, load)
-        off = fit.deviation([*terms, 0.0]) * max(1.0, math.sqrt(self._misfits[layer]))
+        off = self.deviation(layer, sizes, load)
         error = off / expected if expected > 0 else math.inf
         key = tuple(sizes[name] for name in LAYERS)
         here = key in fit.cells
         words = "nothing was measured yet: these are the figures of another machine"
         if fit.seen:
             where = "this one among them" if here else "not at this one"
-            words = f"{fit.seen:,} observations at {len(fit.cells)} sizes, {where}; off by about {error:.0%}"
+            count = len(fit.cells)
+            words = f"{fit.seen:,} observations at {count} size{'' if count == 1 else 's'}, {where}; "
+            words += (
+                f"off by about {error:.0%}" if error <= VAGUE else "work cannot be told from wake-ups at these rates"
+            )
         return Confidence(fit.seen, len(fit.cells), error, words)
 
 

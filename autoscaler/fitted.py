@@ -17,6 +17,10 @@ from autoscaler.speedup import Figures, Speedups, karp_flatt
 LEAST_OBSERVATIONS: Final = 5
 """Intervals of a layer before anything is said of it."""
 
+OFF_POINTS: Final = 0.1
+OFF_SHARE: Final = 0.3
+"""A predicted utilization may be off by so much, or by this share of itself (standard deviation)."""
+
 RECENT: Final = 0.02
 """Weight of one interval in the running mean of notifications for each publication."""
 
@@ -48,17 +52,25 @@ class FittedCapacity:
         """Return the load of so many publications a second, each of which has as many notifications as was seen."""
         return Load(rate, subscriptions, self._notifications or 0.0)
 
-    def knows(self, layer: str) -> bool:
-        """Tell whether enough was seen of a layer."""
-        return self.model.seen(layer) >= LEAST_OBSERVATIONS
+    def knows(self, layer: str, sizes: Mapping[str, int], load: Load) -> bool:
+        """Tell whether enough was seen of a layer to say something of these sizes at this load.
+
+        Where work and wake-ups cannot be told apart yet, or the size is far from what was had, a utilization may be off
+        by more than is bearable; then nothing is said, and the decider goes by what it sees.
+        """
+        if self.model.seen(layer) < LEAST_OBSERVATIONS:
+            return False
+        rate, skew = load.publications_per_s, self.model.skew(layer, sizes[layer])
+        off = rate * skew * self.model.deviation(layer, sizes, load)
+        return off <= max(OFF_POINTS, OFF_SHARE * self.model.utilisation(layer, sizes, load))
 
     def predict(
         self, layer: str, size: int, rate: float, subscriptions: int, sizes: Mapping[str, int]
     ) -> Prediction | None:
         """Say what the layer would be like with `size` slices; utilization is what its busiest slice would report."""
-        if not self.knows(layer):
-            return None
         then, load = {**sizes, layer: size}, self.load(rate, subscriptions)
+        if not self.knows(layer, then, load):
+            return None
         capacity = self.model.capacity(layer, then, load)
         single = self.model.capacity(layer, {**sizes, layer: 1}, load)
         speedup = capacity / single if 0 < single < float("inf") else 1.0
@@ -76,9 +88,9 @@ class FittedCapacity:
         self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int], utilization: float, limit: int
     ) -> Sizing | None:
         """Say how many slices hold the utilization at that rate; wake-ups are not counted, as they make room."""
-        if not self.knows(layer):
-            return None
         load = self.load(rate, subscriptions)
+        if not self.knows(layer, sizes, load):
+            return None
         need = self.model.need(layer, sizes, load, utilization, limit)
         if need.count is not None:
             return Sizing(size=need.count, best=need.count, reason=need.reason)
@@ -86,9 +98,9 @@ class FittedCapacity:
 
     def can_help(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int], size: int) -> bool | None:
         """Tell whether `size` slices carry more than the layer's present number."""
-        if not self.knows(layer):
-            return None
         load = self.load(rate, subscriptions)
+        if not self.knows(layer, sizes, load):
+            return None
         now = self.model.capacity(layer, sizes, load)
         then = self.model.capacity(layer, {**sizes, layer: size}, load)
         return then > now * (1 + GAIN)

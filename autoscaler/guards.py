@@ -66,6 +66,8 @@ class Effectiveness:
             busy, rate = scene.history.busiest(layer), scene.rate
             if scene.sizes[layer] != trial.grown or busy.value is None or not busy.whole or not rate:
                 continue  # it has come otherwise, or nothing can be said
+            if scene.overloaded(layer):
+                continue  # too small before and after: how busy it is says nothing of what it gained
             if trial.promised >= trial.before:
                 continue  # nothing was promised: it grew for another reason than load
             gain = (trial.before - busy.value / rate) / (trial.before - trial.promised)

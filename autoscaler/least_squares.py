@@ -10,8 +10,8 @@ bounded (RECENT rows), so that a machine that became slower is believed after mi
 halves every HALF_LIFE rows seen anywhere: what was learned at six matchers yesterday still counts today, though the
 cluster has spent all of today at two. Plain exponential forgetting over all rows would have lost it.
 
-The minimum under phi >= 0 is exact: with at most five coefficients every set of those that are zero can be tried; that
-of the last time comes first.
+No coefficient goes below its floor, a share of its prior. The minimum under that is exact: with at most five
+coefficients every set of those that stand at their floors can be tried; that of the last time comes first.
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ class Cell:
 
 @dataclass
 class LeastSquares:
-    """One layer's coefficients. prior: their expected values, each above 0. spread: standard deviation / prior."""
+    """One layer's coefficients. prior: their expected values, each above 0. spread: standard deviation / prior.
+    floor: the least that a coefficient can be, in multiples of its prior; 0 for each if not given.
+    """
 
     prior: Sequence[float]
     spread: Sequence[float]
+    floor: Sequence[float] = ()
     cells: dict[Hashable, Cell] = field(default_factory=dict)
     seen: int = 0
     _solved: Vector | None = None
@@ -64,6 +67,8 @@ class LeastSquares:
 
     def __post_init__(self) -> None:
         assert all(value > 0 for value in self.prior), "coefficients are worked with as multiples of their priors"
+        self.floor = self.floor or [0.0] * len(self.prior)
+        assert len(self.floor) == len(self.prior), "each coefficient has its floor"
         assert len(self.spread) == len(self.prior), "each coefficient has its spread"
 
     def add(self, cell: Hashable, row: Sequence[float], target: float, noise: float) -> None:
@@ -97,11 +102,17 @@ class LeastSquares:
         return math.pow(0.5, (self.seen - cell.touched) / HALF_LIFE)
 
     def solve(self) -> Vector:
-        """Return the coefficients, each at least 0; the caller leaves the list as it is."""
+        """Return the coefficients, each at least its floor; the caller leaves the list as it is."""
         if self._solved is None:
             products, targets = self._sums()
-            multiples, self._kept = _minimum(products, targets, self._kept)
-            self._solved = [multiple * value for multiple, value in zip(multiples, self.prior, strict=True)]
+            # As multiples above the floors none is below 0.
+            lifts = (sum(a * b for a, b in zip(line, self.floor, strict=True)) for line in products)
+            above, self._kept = _minimum(
+                products, [t - lift for t, lift in zip(targets, lifts, strict=True)], self._kept
+            )
+            self._solved = [
+                (least + more) * value for least, more, value in zip(self.floor, above, self.prior, strict=True)
+            ]
             self._since = 0
         return self._solved
 

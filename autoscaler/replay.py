@@ -132,7 +132,7 @@ def fit(intervals: Intervals) -> Fit | None:
     error, words = math.inf, "nothing was learned: no interval has a rate, subscriptions and useful shares"
     if last is not None:
         load = capacity.load(last.publications_per_s or 1.0, last.subscriptions or 0)
-        found = [capacity.model.confidence(layer, last.sizes, load) for layer in LAYERS if capacity.knows(layer)]
+        found = [capacity.model.confidence(layer, last.sizes, load) for layer in LAYERS if capacity.model.seen(layer)]
         if found:
             worst = max(found, key=lambda one: one.error)
             error, words = worst.error, worst.words

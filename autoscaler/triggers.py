@@ -27,6 +27,8 @@ from autoscaler.signals import LAYERS
 
 SATURATED = 0.9
 """From this useful share on, the rate that is seen is what the layer lets through, not what is asked of it."""
+WAITING_S = 0.05
+"""A layer that is too small lets more wait than comes in this time."""
 BUSY = 0.5
 """A layer that is to blame for delays works at least so much, or lets something wait."""
 
@@ -59,6 +61,17 @@ class Scene:
         if rate is None or subscriptions is None:
             return None
         return self.capacity.can_help(layer, rate, subscriptions, self.sizes, size)
+
+    def overloaded(self, layer: str) -> bool | None:
+        """Tell whether a layer is busy all the time and more waits than comes in WAITING_S.
+
+        Then what it lets through is not what is asked of it. One that is as busy while nothing waits is so with waking
+        up, which makes room when there is need. None: it is as busy, and what waits is not known.
+        """
+        busy, waiting = self.history.busiest(layer).value, self.history.backlog(layer).value
+        if busy is None or busy < SATURATED:
+            return False
+        return None if waiting is None else waiting > WAITING_S * (self.rate or 0.0)
 
 
 def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> Proposal:
@@ -111,7 +124,7 @@ def _shared(name: str, seen: Seen, target: float, size: int, what: str) -> Propo
 def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: int, scene: Scene) -> Proposal:
     """Size by the model where it knows the layer, else by the ratio to the target, as the HorizontalPodAutoscaler does.
 
-    A layer that is saturated hides what is asked of it, so there the ratio counts if it is the larger; and the model
+    A layer that is overloaded hides what is asked of it, so there the ratio counts if it is the larger; and the model
     has a say in whether more can help at all.
     """
     busy, whole = scene.history.busiest(layer)
@@ -131,7 +144,7 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
         reason = f"{reason}; model: {sizing.reason}"
         if sizing.size is None:
             wish = float(max(size, sizing.best)) if busy > high else float(min(size, sizing.best))
-        elif busy < SATURATED:
+        elif scene.overloaded(layer) is False:
             wish = float(sizing.size)
         else:
             wish = max(wish, float(sizing.size))

@@ -94,7 +94,7 @@ class AccessPoint:
         self._parked_changes: list[tuple[Peer, list[SubscriptionChange]]] = []
         self._parked_publications: list[tuple[Peer, Publications]] = []
         self._leaving = False
-        self._recovered = 0  # the epoch of the last Recover
+        self._since = 0  # the epoch of the last Recover, or of the view that it began with
         self._void: set[int] = set()  # connection points that have not said Renew since then
         self._doors: set[int] = set()  # connection points with a lane here
         self._out: list[Instruction] = []
@@ -146,8 +146,9 @@ class AccessPoint:
                 # Who is not here now is asked again by whoever asks.
                 receivers = [slot for slot in message.receivers if slot in self._doors]
                 self._out += [Send(Peer(CONNECTION_POINT, slot), message) for slot in receivers]
-            case Install():
+            case Install(epoch):
                 self._view = view_of(message)
+                self._since = epoch
             case Prepare():
                 self._prepare(view_of(message))
             case Begin(epoch, park):
@@ -163,7 +164,7 @@ class AccessPoint:
             case Recover():
                 self._recover(view_of(message))
             case Renew(epoch):
-                if epoch == self._recovered:  # the view may have changed since, if this lane is slow
+                if epoch == self._since:  # the view may have changed since, if this lane is slow
                     self._void.discard(peer.slot)
             case _:
                 raise AssertionError(f"{self._peer} got {type(message).__name__} from {peer}")
@@ -249,7 +250,7 @@ class AccessPoint:
                 del self._unanswered[connection_point, change]
                 done.append(change)
         if done:
-            self._out.append(Send(Peer(CONNECTION_POINT, connection_point), Changed(done)))
+            self._out.append(Send(Peer(CONNECTION_POINT, connection_point), Changed(done, self._since)))
         self._leave()
 
     def _answered_by(self, matchers: set[int]) -> None:
@@ -354,7 +355,7 @@ class AccessPoint:
     def _recover(self, view: View) -> None:
         """Begin anew with this view."""
         self._view = view
-        self._recovered = view.epoch
+        self._since = view.epoch
         self._next = self._gathered_view = None
         self._marked = self._switched = self._park = self._leaving = False
         self._void = set(view.connection_points)

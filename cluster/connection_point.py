@@ -116,6 +116,7 @@ class ConnectionPoint:
         self._giving = Giving(shared, validity)
         self._delivering = Delivering(shared, journal)
         self._notifying = Notifying(shared, connections, self._delivering, self._giving)
+        self._recovered = 0  # the epoch of the last Recover
         self.counters = shared.counters
         self.answered = shared.answered
 
@@ -245,6 +246,7 @@ class ConnectionPoint:
     def _recover(self, view: View) -> None:
         """What was sent to other layers and not answered is void."""
         self._shared.view, self._shared.next = view, None
+        self._recovered = view.epoch
         self._shared.recovering = True
         self._changes.void()
         self._leaving.void()
@@ -290,8 +292,9 @@ class ConnectionPoint:
                 self._delivering.deliver(peer.slot, message)
             case Acknowledge():
                 self._publishing.acknowledge(message)
-            case Changed(numbers):
-                self._subscribing.changed(numbers)
+            case Changed(numbers, since):
+                if since >= self._recovered:
+                    self._subscribing.changed(numbers)
             case Relay(sender, _, content):
                 self._validity.received(sender, content, leaving=self._leaving.moving is not None)
                 self._leaving.see_emptied()

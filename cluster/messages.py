@@ -239,9 +239,14 @@ class Applied(Message, frozen=True, array_like=True, tag=9, gc=False):
 
 
 class Changed(Message, frozen=True, array_like=True, tag=10, gc=False):
-    """AP -> CP: the changes hold at every owner."""
+    """AP -> CP: the changes hold at every owner.
+
+    since: the epoch of the last Recover that the access point has heard, or of the view that it began with. After a
+           later one this is void: a matcher that has said so may be dead, and the change is sent again.
+    """
 
     changes: list[int]
+    since: int
 
 
 # Control --------------------------------------------------------------------------------------------------

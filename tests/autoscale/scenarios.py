@@ -22,6 +22,7 @@ class Scenario:
     silence:  probability that a slice's report is missing in an interval; silent: layers of which nothing comes at
               these times.
     steal:    share of each core that others take, at a time.
+    fast:     processes as they are: work is next to nothing, and what they are busy with is waking up.
     abort:    probability that an operation is given up when its time is over.
     room:     slices that all nodes have room for, None for no limit.
     steady:   no layer may change its direction after settled_s.
@@ -39,6 +40,7 @@ class Scenario:
     silence: float = 0.0
     silent: Callable[[float], tuple[str, ...]] = lambda _: ()
     steal: Callable[[random.Random, float], float] = lambda _, __: 0.0
+    fast: bool = False
     abort: float = 0.0
     room: int | None = None
     steady: bool = False
@@ -93,6 +95,14 @@ SCENARIOS = {
         3,
         lambda s, _: _own(s, 500, 1500),
         subscriptions=lambda _, t: 10_000 * 100 ** min(1.0, t / (2 * HOUR)),
+    ),
+    "wakes": Scenario(
+        "from 100 to 8,000 publications/s on processes that are busy with waking up only",
+        3,
+        lambda _, t: 100 * 80 ** min(1.0, t / (2 * HOUR)),
+        subscriptions=lambda _, __: 10_000.0,
+        fast=True,
+        interval_s=5.0,
     ),
     "skew": Scenario(
         "one slot has 1.8 times as much to do as the average", 6, _steady, skew=1.8, steady=True, interval_s=5.0

@@ -59,6 +59,14 @@ def test_nothing_shrinks_on_missing_signals(policy: ScalingPolicy) -> None:
     assert outcome.sizes[-1][1]["matcher"] < before[-1], "heard of again, they shrink"
 
 
+def test_waking_up_is_no_reason_to_grow(policy: ScalingPolicy) -> None:
+    """Up to nine tenths busy at eighty times the load, on one slice of each layer, and on time."""
+    outcome = play(1, SCENARIOS["wakes"], policy, 30.0)
+    assert outcome.trouble == []
+    assert outcome.card.missed == 0
+    assert max(sum(sizes.values()) for _, sizes in outcome.sizes) == 4
+
+
 @pytest.mark.parametrize("name", ["skew", "slow", "full", "spikes", "growth", "steal"])
 def test_limits_hold_whatever_comes(policy: ScalingPolicy, name: str) -> None:
     scenario = dataclasses.replace(SCENARIOS[name], hours=min(1.0, SCENARIOS[name].hours))

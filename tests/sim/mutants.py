@@ -380,7 +380,7 @@ def confirmed_when_routed(replace: Replace) -> None:
             return
         original(self, peer, message)
         if isinstance(message, ChangeSubscriptions):
-            self._out.append(Send(peer, Changed([change.change for change in message.changes])))
+            self._out.append(Send(peer, Changed([change.change for change in message.changes], self._since)))
 
     replace(AccessPoint, "_received", received)
 

@@ -403,7 +403,7 @@ class Player:
                 ]
             case ChangeSubscriptions(changes) | ApplyChanges(_, _, changes):
                 rows = [self._changes(changes)]
-            case Applied(_, changes) | Changed(changes):
+            case Applied(_, changes) | Changed(changes, _):
                 rows = [str(list(map(short_number, changes)))]
             case SessionOpened(client_id, client, _) | SessionClosed(client_id, client):
                 rows = [f"{client_id} = {self._client(client)}"]

@@ -222,7 +222,7 @@ class Edge:
         for peer, message in self.to_peers():
             changes = getattr(message, "changes", None)
             if changes is not None:
-                self.feed(Received(peer, Changed([change.change for change in changes])))
+                self.feed(Received(peer, Changed([change.change for change in changes], 99)))
 
     def subscribe(self, connection: int, number: int, text: str = "a > 1", policy: str = "block") -> None:
         """Open a subscription and have it confirmed."""

@@ -187,8 +187,8 @@ def test_answers_go_back_to_the_connection_point_that_asked() -> None:
     one, another = [number for number in range(50) if view.owner(number) == 1][:2]
     changes = [SubscriptionChange(7, one, None), SubscriptionChange(8, another, None)]
     machine.handle(Received(OTHER_EDGE, ChangeSubscriptions(changes)))
-    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7]))) == [Send(OTHER_EDGE, Changed([7]))]
-    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [8]))) == [Send(OTHER_EDGE, Changed([8]))]
+    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7]))) == [Send(OTHER_EDGE, Changed([7], 1))]
+    assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [8]))) == [Send(OTHER_EDGE, Changed([8], 1))]
     assert machine.handle(Received(Peer(MATCHER, 1), Applied(3, [7, 8]))) == [], "nobody asked"
 
 

@@ -146,7 +146,7 @@ def test_both_owners_must_have_answered() -> None:
     assert bench.applied(M1, 1) == []
     assert bench.machine.gauges()["changes_unanswered"] == 1
     assert bench.applied(M1, 1) == [], "nobody answers for another one"
-    assert bench.applied(M2, 1) == [Send(CP0, Changed([1]))]
+    assert bench.applied(M2, 1) == [Send(CP0, Changed([1], 1))]
     assert bench.applied(M2, 1) == []
     assert bench.machine.gauges()["changes_unanswered"] == 0
 
@@ -157,8 +157,8 @@ def test_the_numbers_of_connection_points_are_their_own() -> None:
     bench.tell(CP3, ChangeSubscriptions([change(7, owned(1, 2))]))
     bench.applied(M1, 7, by=CP3)
     bench.applied(M2, 7, by=CP0)
-    assert bench.applied(M2, 7, by=CP3) == [Send(CP3, Changed([7]))]
-    assert bench.applied(M1, 7, by=CP0) == [Send(CP0, Changed([7]))]
+    assert bench.applied(M2, 7, by=CP3) == [Send(CP3, Changed([7], 1))]
+    assert bench.applied(M1, 7, by=CP0) == [Send(CP0, Changed([7], 1))]
 
 
 def test_retire_drops_owners_that_are_gone_and_no_others() -> None:
@@ -169,10 +169,10 @@ def test_retire_drops_owners_that_are_gone_and_no_others() -> None:
     bench.applied(M2, 1)
     bench.tell(COORDINATOR_PEER, Commit(2))
     out = bench.tell(COORDINATOR_PEER, Retire(2))
-    assert out == [Send(CP0, Changed([1])), Send(COORDINATOR_PEER, Settled(2))]
+    assert out == [Send(CP0, Changed([1], 1)), Send(COORDINATOR_PEER, Settled(2))]
     assert bench.applied(M1, 1, 2) == [], "late, of one that is gone"
-    assert bench.applied(M0, 3) == [Send(CP0, Changed([3]))]
-    assert bench.applied(M2, 2) == [Send(CP0, Changed([2]))]
+    assert bench.applied(M0, 3) == [Send(CP0, Changed([3], 1))]
+    assert bench.applied(M2, 2) == [Send(CP0, Changed([2], 1))]
 
 
 def test_abort_drops_newcomers() -> None:
@@ -181,8 +181,8 @@ def test_abort_drops_newcomers() -> None:
     bench.change(owned(1, 2))
     bench.applied(M1, 1)
     out = bench.tell(COORDINATOR_PEER, Abort(2))
-    assert out == [Send(CP0, Changed([1])), Send(COORDINATOR_PEER, Settled(2))]
-    assert bench.applied(M1, 2) == [Send(CP0, Changed([2]))]
+    assert out == [Send(CP0, Changed([1], 1)), Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.applied(M1, 2) == [Send(CP0, Changed([2], 1))]
     assert bench.change(owned(1, 2)) == [(M1, 1)]
     assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     assert bench.tell(COORDINATOR_PEER, Commit(2)) == []
@@ -294,7 +294,7 @@ def test_a_leaver_goes_when_every_change_is_answered() -> None:
     bench.tell(CP0, Switch(2, []))
     bench.tell(CP3, Switch(2, []))
     assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))]
-    assert bench.applied(M1, 1) == [Send(CP0, Changed([1])), Flush()]
+    assert bench.applied(M1, 1) == [Send(CP0, Changed([1], 1)), Flush()]
     idle = Bench(after).begin()
     idle.tell(CP0, Switch(2, []))
     idle.tell(CP3, Switch(2, []))
@@ -362,5 +362,5 @@ def test_a_newcomer_tells_both_owners_though_it_has_not_heard_begin() -> None:
     assert bench.tell(CP0, Switch(2, [])) == []
     assert bench.change(owned(1, 2, after)) == [(M1, 1), (M2, 1)]
     assert bench.applied(M1, 1) == []
-    assert bench.applied(M2, 1) == [Send(CP0, Changed([1]))]
+    assert bench.applied(M2, 1) == [Send(CP0, Changed([1], 1))]
     assert bench.tell(COORDINATOR_PEER, Begin(2, False)) == []

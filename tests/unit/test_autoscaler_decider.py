@@ -356,3 +356,17 @@ def test_a_decision_tells_the_model_and_the_levels() -> None:
     assert decision.slo_left == {"delay": 1.0}
     assert decision.slo_ms["delay"] == pytest.approx(49.8)
     assert decision.rate == 95
+
+
+def test_growth_of_a_layer_that_is_still_too_small_is_not_judged() -> None:
+    """Busy all the time before and after, while more and more waits: that says nothing of what was gained."""
+    made = decider(policy(guards={"warmup_s": 0, "min_gain": 0.1, "block_s": 100}))
+
+    def at(size: int, waiting: int) -> Signals:
+        return seen({"matcher": size}, busy={"matcher": 1.0}, backlog={"matcher": waiting}, publications_per_s=1000.0)
+
+    assert made.decide(0, at(2, 1000)).targets["matcher"] > 2
+    made.decide(1, at(4, 5000))
+    made.decide(2, at(4, 9000))
+    assert made.decide(3, at(4, 9000)).targets["matcher"] > 4
+    assert made.effectiveness.blocked_until_s == {}

@@ -202,6 +202,19 @@ def test_wake_ups_are_seen_but_sizes_are_not_reckoned_with_them() -> None:
     assert model.need(MATCHER, sizes(1), Load(8000, 10_000, 1), 0.6).count == 1
 
 
+def test_work_that_is_lost_among_wake_ups_is_not_taken_for_none() -> None:
+    """A quiet cluster: what is seen says next to nothing of what a hundred times the load would be."""
+    model, source = FittedCapacity(), random.Random(4)
+    for now in range(60):
+        model.observe(now, reported(sizes(1), Load(source.uniform(120, 160), 20, 1), scale=source.gauss(1, 0.1)))
+    quiet = model.predict(ACCESS_POINT, 1, 140, 20, sizes(1))
+    assert quiet is not None, "of the load that it has it knows"
+    assert quiet.capacity_per_s < 20e6
+    assert model.predict(MATCHER, 1, 20_000, 20, sizes(1)) is None
+    assert model.best_size(MATCHER, 20_000, 20, sizes(1), 0.6, 8) is None
+    assert model.can_help(MATCHER, 20_000, 20, sizes(1), 2) is None
+
+
 # What the E-SilboPS paper found, section 6. Its machine has four cores, which all slices share. Units: a matcher's time
 # for a thousand subscriptions is 1 ms; "processing time started to be dominated by matching as of 20 k subscriptions",
 # so what does not depend on them is as much as 20 thousand are.
@@ -381,7 +394,7 @@ def test_a_bad_summary_names_the_field(change: dict[str, object], said: str) -> 
         read_interest(b"not json")
 
 
-def reported(size: dict[str, int], load: Load, **changes: object) -> Signals:
+def reported(size: dict[str, int], load: Load, scale: float = 1.0, **changes: object) -> Signals:
     slices = []
     for layer in LAYERS:
         for slot in range(size[layer]):
@@ -389,7 +402,7 @@ def reported(size: dict[str, int], load: Load, **changes: object) -> Signals:
                 SliceSignals(
                     layer=layer,
                     slot=slot,
-                    useful_share=min(1.0, share(TRUTH, layer, size, load)),
+                    useful_share=min(1.0, share(TRUTH, layer, size, load) * scale),
                     subscriptions=int(load.subscriptions) // size[layer] if layer == MATCHER else None,
                 )
             )

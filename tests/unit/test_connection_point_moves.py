@@ -109,7 +109,7 @@ def test_a_change_under_way_is_answered_from_the_old_access_point() -> None:
     assert isinstance(change, ChangeSubscriptions)
     tell(edge, prepare(next_view(1)))
     tell(edge, Commit(2))
-    tell(edge, Changed([change.changes[0].change]), AP0)
+    tell(edge, Changed([change.changes[0].change], 99), AP0)
     assert edge.heard(client) == [frames.Done(7)]
 
 
@@ -196,7 +196,7 @@ def test_it_is_empty_when_the_last_client_has_gone_and_its_subscriptions_with_it
     out = edge.to_peers()
     assert not any(isinstance(message, Emptied) for _, message in out)
     (change,) = [message for _, message in out if isinstance(message, ChangeSubscriptions)]
-    assert tell(edge, Changed([change.changes[0].change]), AP0) == [(COORDINATOR_PEER, "Emptied")]
+    assert tell(edge, Changed([change.changes[0].change], 99), AP0) == [(COORDINATOR_PEER, "Emptied")]
 
 
 def test_where_nobody_is_it_is_empty_at_once() -> None:

@@ -68,7 +68,7 @@ def changes_of(edge: Edge) -> list[tuple[Peer, list[SubscriptionChange]]]:
 
 
 def answer(edge: Edge, *numbers: int, peer: Peer = AP0) -> None:
-    edge.feed(Received(peer, Changed(list(numbers))))
+    edge.feed(Received(peer, Changed(list(numbers), 99)))
 
 
 def runs_of(edge: Edge) -> list[list[tuple[str, int, int]]]:
@@ -227,6 +227,18 @@ def test_only_what_a_new_matcher_owns_is_sent_to_it_again() -> None:
     assert changes_of(edge) == [], "the matchers have them"
     recover(edge, view(5, matchers=(0, 1)), ME)
     assert [one for _, changes in changes_of(edge) for one in changes] == held, "as the matchers sweep what was its"
+
+
+def test_an_answer_of_before_the_recovery_is_none() -> None:
+    """It comes late by a slow lane, and the matcher that had the change may be the one that died."""
+    edge = Edge()
+    edge.subscribe(edge.login(), 0)
+    recover(edge, view(2), (MATCHER, 0))
+    ((_, (held,)),) = changes_of(edge)
+    edge.feed(Received(AP0, Changed([held.change], 1)))
+    assert edge.to_peers() == [], "not rebuilt"
+    edge.feed(Received(AP0, Changed([held.change], 2)))
+    assert edge.to_peers() == [(COORDINATOR_PEER, Rebuilt(2))]
 
 
 def test_an_updated_subscription_is_sent_as_it_is_now_and_a_closed_one_is_not() -> None:

@@ -45,7 +45,7 @@ def test_a_subscription_is_confirmed_when_every_owner_has_it() -> None:
     assert change.subscription == subscription_id(edge.key(connection), 3)  # type: ignore[arg-type]
     assert change.normal_form is not None
     assert decode_normal(change.normal_form) == parse("no2 > 40").normal_form
-    edge.feed(Received(ACCESS, Changed([change.change])))
+    edge.feed(Received(ACCESS, Changed([change.change], 99)))
     assert edge.heard(connection) == [frames.Done(17)]
 
 
@@ -196,7 +196,7 @@ def test_a_close_is_done_when_the_owner_has_removed_it() -> None:
     assert edge.heard(connection) == []
     (change,) = changes_of(edge)
     assert change.normal_form is None
-    edge.feed(Received(ACCESS, Changed([change.change])))
+    edge.feed(Received(ACCESS, Changed([change.change], 99)))
     assert edge.heard(connection) == [frames.Done(2)]
 
 
@@ -277,7 +277,7 @@ def test_the_subscriptions_of_a_client_that_is_gone_are_removed() -> None:
         (subscription_id(key, number), None)  # type: ignore[arg-type]
         for number in (0, 2)
     ]
-    edge.feed(Received(ACCESS, Changed([change.change for change in changes])))
+    edge.feed(Received(ACCESS, Changed([change.change for change in changes], 99)))
     assert not edge.machine._changes.underway
 
 
@@ -290,6 +290,6 @@ def test_an_answer_to_a_request_of_an_ended_session_is_dropped() -> None:
     again = edge.connect()
     edge.say(again, hello())
     edge.heard(again)
-    edge.feed(Received(ACCESS, Changed([change.change])))
+    edge.feed(Received(ACCESS, Changed([change.change], 99)))
     assert edge.heard(again) == []
     assert [peer for peer, _ in edge.to_peers()].count(COORDINATOR_PEER) == 2

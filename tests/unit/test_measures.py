@@ -199,7 +199,7 @@ def test_how_long_subscriptions_take_is_told_by_what_the_machine_has_answered() 
     measures.answered = answered = [SECOND, SECOND - 50_000]
     measures.took(Drained(), SECOND + 500, 0)
     assert answered, "it is looked at where answers come"
-    measures.took(Received(SOMEBODY, Changed([1, 2])), SECOND + 500, 0)
+    measures.took(Received(SOMEBODY, Changed([1, 2], 1)), SECOND + 500, 0)
     bounds = tuple(round(1000 * bound) for bound in DELAY_BUCKETS_MS)
     assert counted(measures.histograms()["subscribe_ack"], bounds) == {500: 1, 75_000: 1}
     assert answered == []

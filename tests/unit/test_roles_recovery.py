@@ -135,7 +135,7 @@ def test_what_an_access_point_had_gathered_and_waited_for_is_forgotten() -> None
     assert bench.tell(sent.peer, Applied(0, [1])) == [], "the connection point will ask again"
     bench.tell(CP0, Renew(2))
     bench.tell(CP0, ChangeSubscriptions([SubscriptionChange(1, 5, FORM)]))
-    assert bench.tell(sent.peer, Applied(0, [1])) == [Send(CP0, Changed([1]))]
+    assert bench.tell(sent.peer, Applied(0, [1])) == [Send(CP0, Changed([1], 2))]
 
 
 def test_an_access_point_gives_up_a_view_change_with_a_recovery() -> None:
