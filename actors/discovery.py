@@ -39,9 +39,9 @@ def instance_of(peer: Peer) -> str:
 
 
 class TargetsFile:
-    """The document on disk. document: called to see what it is now."""
+    """The document on disk. document: called to see what it is now; None for what it was before."""
 
-    def __init__(self, directory: Path, document: Callable[[], bytes]) -> None:
+    def __init__(self, directory: Path, document: Callable[[], bytes | None]) -> None:
         self._path = directory / FILE_NAME
         self._document = document
         self._written: bytes | None = None
@@ -64,7 +64,7 @@ class TargetsFile:
     def _try(self) -> None:
         """Write what has changed; a disk that is full is tried again, and no reason to stop anything."""
         document = self._document()
-        if document == self._written:
+        if document is None or document == self._written:
             return
         try:
             self._write(document)

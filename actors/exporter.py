@@ -70,7 +70,8 @@ class Exporter:
 
     port:    0, or where it is taken, for any free one.
     host:    where to listen, if the settings do not name an address of this node.
-    targets: what /targets answers with, a JSON document, called on the loop as well; None for no such page.
+    targets: what /targets answers with, a JSON document, called on the loop as well; it returns None while that is not
+             known, and scrapers go by what they have heard before. None for no such page.
     address: `host:port`, as others are to be told.
 
     Raises: ConfigError about the token; OSError if there is no such address.
@@ -83,7 +84,7 @@ class Exporter:
         *,
         host: str,
         port: int = 0,
-        targets: Callable[[], bytes] | None = None,
+        targets: Callable[[], bytes | None] | None = None,
     ) -> None:
         self._token = read_token(settings)
         self._loop = asyncio.get_running_loop()
@@ -136,6 +137,8 @@ class Exporter:
                     return page
                 case "/targets" if self._targets is not None:
                     document = self._on_loop(self._targets)
+                    if document is None:
+                        return _say(start_response, "503 Service Unavailable", b"not known yet\n", ("Retry-After", "1"))
                     return _say(start_response, "200 OK", document, content="application/json")
                 case _:
                     pages = "/metrics" if self._targets is None else "/metrics and /targets"

@@ -17,7 +17,7 @@ from actors.shell import Shell, Supervisor
 from actors.transport import Identity
 from cluster.config import Config
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import Coordinator
+from cluster.coordinator import Coordinator, State
 from cluster.errors import ConfigError
 from cluster.figures import Series, series_of
 from cluster.journal import Recovered
@@ -110,7 +110,9 @@ def _export_cluster(
         yield from series_of(COORDINATOR, 0, machine.gauges() | measures.totals(), machine.histograms())
         yield from more()
 
-    def targets() -> bytes:
+    def targets() -> bytes | None:
+        if machine.state is State.RESUMING:
+            return None  # the roles that run on have not come again: what was said before still holds
         return targets_document(config.name, {COORDINATOR_PEER: exporter.address, **machine.endpoints()})
 
     exporter = Exporter(config.metrics, series, host=host, port=config.metrics.port, targets=targets)

@@ -27,6 +27,7 @@ from cluster.assembly import Assembly
 from cluster.assignment import reassign
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.config import Config, Layers
+from cluster.connection_point import ConnectionPoint
 from cluster.coordinator import Coordinator, State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
@@ -568,8 +569,13 @@ class Graph:
         held: list[int] = []
         for peer in sorted(self._assembly.roles):
             machine = self.machine_of(peer)
-            require(machine._view == view, f"{peer} serves another view")
-            require(getattr(machine, "_next", None) is None, f"{peer} keeps the next view")
+            if isinstance(machine, ConnectionPoint):
+                served, prepared = machine._shared.view, machine._shared.next
+                require(machine.gauges()["in_flight"] == 0, f"{peer} does not know what became of publications")
+            else:
+                served, prepared = machine._view, getattr(machine, "_next", None)
+            require(served == view, f"{peer} serves another view")
+            require(prepared is None, f"{peer} keeps the next view")
             if isinstance(machine, Matcher):
                 rows = [subscription for subscription, _ in machine.table.rows()]
                 require(sorted(machine.index._subscriptions) == sorted(rows), f"{peer}: index and table differ")  # type: ignore[attr-defined]

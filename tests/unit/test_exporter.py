@@ -255,6 +255,24 @@ def test_targets_name_the_slice_and_not_who_plays_it() -> None:
     ]
 
 
+def test_while_it_is_not_known_what_was_said_before_holds(made: Callable[..., Exporter], tmp_path: Path) -> None:
+    @conversation
+    async def work() -> None:
+        known: bytes | None = None
+        exporter = made(targets=lambda: known)
+        assert (await asked(exporter.address, "/targets"))[0] == 503
+        (tmp_path / FILE_NAME).write_bytes(b"[0]")
+        file = TargetsFile(tmp_path, lambda: known)
+        assert (tmp_path / FILE_NAME).read_bytes() == b"[0]", "of the coordinator's former life"
+        known = b"[1]"
+        file._look()
+        assert (tmp_path / FILE_NAME).read_bytes() == b"[1]"
+        assert (await asked(exporter.address, "/targets"))[2] == "[1]"
+        file.close()
+
+    work()
+
+
 def test_the_file_follows_the_document_and_is_empty_when_the_cluster_stops(tmp_path: Path) -> None:
     @conversation
     async def work() -> None:
