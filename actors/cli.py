@@ -18,6 +18,7 @@ from actors.commands import (
     replay,
     scale,
     subscribe,
+    top,
     why,
 )
 from actors.commands.failures import friendly
@@ -50,6 +51,7 @@ def main() -> None:
 
 main.add_command(broker.up)
 main.add_command(broker.status)
+main.add_command(top.top)
 main.add_command(scale.scale)
 main.add_command(scale.replace)
 main.add_command(scale.transitions)
