@@ -23,10 +23,10 @@ PATIENT = Timing(role_lost_ms=20_000)
 INTERVAL_MS = 100
 
 
-def by_rate(**parts: Any) -> ScalingPolicy:
-    """A policy that follows the matchers' useful share, quickly."""
-    share = {"type": "utilization", "target": 0.06, "min": 0.03, "max": 0.08}
-    section = layer(share, max_replicas=2, downscale_delay_s=0.3)
+def by_match_time(**parts: Any) -> ScalingPolicy:
+    """A policy that splits as soon as there is anything to match, and merges when there is nothing, on any machine."""
+    split = {"type": "split_merge", "split_above_ms": 0.0002, "merge_below_ms": 0.00005, "window_n": 20}
+    section = layer(split | {"min_window_s": 0.2, "max_window_s": 1}, max_replicas=2)
     made: dict[str, Any] = {
         "metrics_interval_s": INTERVAL_MS / 1000,
         "evaluate_interval_s": 0.1,
@@ -63,7 +63,7 @@ async def newest(cluster: Sockets) -> dict[str, Any]:
 
 @conversation
 async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost() -> None:
-    async with autoscaled(by_rate()) as (cluster, _):
+    async with autoscaled(by_match_time()) as (cluster, _):
         async with connect(cluster.doors[0]) as subscriber, connect(cluster.doors[0], client_id="load") as publisher:
             group = await subscriber.subscribe_many([f"reading > {bound}" for bound in range(0, 2000, 10)])
             got: list[int] = []
@@ -108,7 +108,7 @@ async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost()
 @conversation
 async def test_a_pause_holds_it_and_operators_still_scale() -> None:
     """A cluster where nothing waits, by a policy that sizes by what waits."""
-    async with autoscaled(by_rate(layers={"matcher": layer({"type": "queue", "target_per_replica": 1000})})) as (
+    async with autoscaled(by_match_time(layers={"matcher": layer({"type": "queue", "target_per_replica": 1000})})) as (
         cluster,
         _,
     ):
@@ -130,7 +130,9 @@ async def test_what_cannot_be_started_is_in_the_explanation() -> None:
     grow = layer({"type": "ratio", "of": "access_point", "one_per": 0.5})
     async with sockets(timing=PATIENT, metrics=Metrics(enabled=False, interval_ms=INTERVAL_MS)) as cluster:
         cluster.broken.add(Peer(MATCHER, 1))
-        autoscaling = Autoscaling(cluster.coordinator, by_rate(layers={"matcher": grow}), cluster.config.directory)
+        autoscaling = Autoscaling(
+            cluster.coordinator, by_match_time(layers={"matcher": grow}), cluster.config.directory
+        )
         autoscaling.begin(cluster.shells[COORDINATOR_PEER])
         async with asyncio.timeout(60):
             while True:
