@@ -138,8 +138,21 @@ class Autoscaling:
         decision = self._controller.last
         if decision is not None and decision is not before:
             self._said.add(decision)
+            self._tell()
         if self._controller.memory() != self._memory:
             self._remember()
+
+    def _tell(self) -> None:
+        """Log what the newest decision found out, and what it advises when it is not to act."""
+        (entry,) = self._controller.entries(1)
+        for note in entry.decision.notes:
+            log.warning("the autoscaler: %s", note)
+        if entry.outcome == "advised" and entry.repeats == 1:
+            for one in entry.decision.layers:
+                if one.layer in entry.decision.targets:
+                    log.warning(
+                        "the autoscaler advises %s %d -> %d: %s", one.layer, one.size, one.target, one.why_not_less
+                    )
 
     def _request(self, wish: Wish) -> None:
         assert self._shell is not None, "begun"

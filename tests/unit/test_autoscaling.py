@@ -150,7 +150,7 @@ def test_room_is_asked_for_and_counts(tmp_path: Path) -> None:
     desk.autoscaling.close()
 
 
-def test_what_an_operator_says_outlives_the_process(tmp_path: Path) -> None:
+def test_what_an_operator_says_outlives_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(tmp_path)
     assert desk.control.ask("autoscaler", action="pause")["paused"] is True
     assert desk.control.ask("autoscaler", action="mode", mode="advise")["mode"] == "advise"
@@ -163,7 +163,9 @@ def test_what_an_operator_says_outlives_the_process(tmp_path: Path) -> None:
     assert again.control.ask("autoscaler", action="resume")["paused"] is False
     again.tick()
     assert again.explain()["decisions"][0]["outcome"] == "advised"
+    again.tick()
     assert again.sizes() == 2
+    assert caplog.text.count("the autoscaler advises matcher 2 -> 4: utilization asks for it: busiest matcher 90%") == 1
     again.autoscaling.close()
     forget_autoscaler(tmp_path)
     assert read_memory(tmp_path / "autoscaler.json") == Memory()
