@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,8 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 
 CONFIG_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -276,10 +278,7 @@ class Config(Settings, frozen=True):
 
 def config_from(document: Any, source: str = "the configuration") -> Config:
     """Return the settings that a parsed document holds. Raises ConfigError, which names the key and the source."""
-    try:
-        config = msgspec.convert({} if document is None else document, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_readable(error)}") from error
+    config = settings_from({} if document is None else document, Config, source)
     _check(config, source)
     return config
 
@@ -288,6 +287,23 @@ def load_config(path: str | Path | None) -> Config:
     """Read a YAML file; None gives configs/local.yaml: one slice a layer on this machine. Raises ConfigError."""
     if path is None:
         return Config(output=LOCAL_OUTPUT)
+    config = config_from(read_yaml(path), str(path))
+    if config.autoscaler is None:
+        return config
+    policy = Path(path).parent / Path(config.autoscaler).expanduser()
+    return msgspec.structs.replace(config, autoscaler=str(policy.absolute()))
+
+
+def settings_from(document: Any, kind: type[T], source: str) -> T:
+    """Return a parsed document as settings of any kind. Raises ConfigError, which names the key and the source."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_readable(error)}") from error
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return what a YAML file of at most CONFIG_BYTES holds. Raises ConfigError, which names the file."""
     import yaml  # not a dependency of client machines
 
     try:
@@ -297,14 +313,9 @@ def load_config(path: str | Path | None) -> Config:
     if len(text) > CONFIG_BYTES:
         raise ConfigError(f"{path}: {len(text)} bytes, the limit is {CONFIG_BYTES}")
     try:
-        document = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
-    config = config_from(document, str(path))
-    if config.autoscaler is None:
-        return config
-    policy = Path(path).parent / Path(config.autoscaler).expanduser()
-    return msgspec.structs.replace(config, autoscaler=str(policy.absolute()))
 
 
 def _readable(error: msgspec.ValidationError) -> str:
