@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from actors.commands import (
+    analyse,
     autoscaler,
     broker,
     busiest,
@@ -67,6 +68,7 @@ main.add_command(check.check)
 main.add_command(why.why)
 main.add_command(output.output)
 main.add_command(demo.demo)
+main.add_command(analyse.analyse)
 main.add_command(completion.completion)
 
 if __name__ == "__main__":
