@@ -8,6 +8,9 @@
 
 The delivered sets are compared, publication by publication (demo_tally.py), not just their sizes; doubles, order and
 a sample of the contents as well. The exit code follows.
+
+For a report the cluster also writes its matched output, a seventh client subscribes to everything so that all of it is
+there, and one matcher joins and leaves again while the readings come.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from actors.commands.broker import lost_members
 from actors.commands.options import plural
@@ -34,9 +41,14 @@ from cluster.readings import Readings
 
 if TYPE_CHECKING:
     from actors.commands.running import Signals
+    from cluster.admin import Admin
     from cluster.readings.source import Publication
 
 PUBLISHER = "demo-publisher"
+OUTPUT = "output"
+"""The folder of matched output below the report's."""
+JOINS, LEAVES = 0.3, 0.65
+"""How much of the readings is published when a matcher joins, and when it leaves."""
 READINGS = 100_000
 TERMINAL_S, LOG_S = 0.25, 5.0  # between two lines of live counts
 
@@ -61,6 +73,7 @@ MADRID = (
     Interest("hidden", "a negation", 'no2 > 60 and not (station_type == "UT")'),
     Interest("hills", "is not true", "altitude > 700 and (no2 <= 60) is not true"),
 )
+ARCHIVE = Interest("archive", "everything", "exists quantity")
 CITY = (
     MADRID[0],
     Interest("centre", "a box", "lat between 41.345 and 41.365 and lon between 2.235 and 2.265"),
@@ -86,10 +99,26 @@ class Pace:
     watch_s: float = 2.0
 
 
-async def demo(config: Config | None, data: str | None, limit: int | None, signals: Signals, show: Show) -> bool:
-    """Run the whole demo; return whether the delivered sets equal the oracle's.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """right: whether the delivered sets equal the oracle's. operations: what the cluster tells of its transitions."""
+
+    right: bool
+    operations: list[dict[str, Any]]
+
+
+async def demo(
+    config: Config | None,
+    data: str | None,
+    limit: int | None,
+    signals: Signals,
+    show: Show,
+    report: Path | None = None,
+) -> Outcome:
+    """Run the whole demo.
 
     config: None is one process a layer, on any free port. data: a folder of Madrid's; None is the generator.
+    report: the folder below which the matched output goes (OUTPUT); what an earlier demo has left there goes away.
     """
     from actors.launch import launch
 
@@ -98,6 +127,9 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
     interests = CITY if data is None else MADRID
     if config is None:
         config = demo_config()
+    if report is not None:
+        interests = (*interests, ARCHIVE)
+        config = with_output(config, report / OUTPUT)
     started = time.perf_counter()
     with Oracle(source, [interest.filter for interest in interests], min(4, os.cpu_count() or 1)) as oracle:
         show("starting the cluster (on its first start a machine compiles the matching index)")
@@ -112,7 +144,11 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
             async def lost() -> list[str]:
                 return lost_members(await broker.status())
 
-            return await play(
+            async def resize() -> None:
+                if report is not None:
+                    await scale_meanwhile(broker.admin, config.layers.matchers, lambda: _share(readings, limit), show)
+
+            right = await play(
                 broker.endpoints,
                 readings,
                 limit,
@@ -123,7 +159,39 @@ async def demo(config: Config | None, data: str | None, limit: int | None, signa
                 show=show,
                 live=_live_line if sys.stderr.isatty() else _live_log,
                 pace=Pace(TERMINAL_S if sys.stderr.isatty() else LOG_S),
+                meanwhile=resize,
             )
+            return Outcome(right, [] if report is None else await broker.admin.transitions())
+
+
+def with_output(config: Config, folder: Path) -> Config:
+    """Return the configuration with matched output in this folder, emptied of an earlier log."""
+    if (folder / "_kittiwake").is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    output = msgspec.structs.replace(config.output, path=str(folder.resolve()))
+    return msgspec.structs.replace(config, output=output)
+
+
+def _share(readings: Readings, limit: int | None) -> float:
+    """Return how much of what is to be published has been read, 0 to 1."""
+    return readings.fraction if limit is None else max(readings.fraction, readings.report.published / limit)
+
+
+async def scale_meanwhile(admin: Admin, matchers: int, share: Callable[[], float], show: Show) -> None:
+    """Have a matcher join at JOINS of the way, and leave at LEAVES. What the cluster refuses is shown, and no more."""
+    try:
+        for due, wanted in ((JOINS, matchers + 1), (LEAVES, matchers)):
+            while share() < due:
+                await asyncio.sleep(0.1)
+            show(f"now with {plural(wanted, 'matcher')}, while the readings come")
+            await admin.scale(matchers=wanted)
+    except KittiwakeError as error:
+        show(f"the cluster did not change its size: {error}")
+
+
+async def _nothing() -> None:
+    return
 
 
 def _layers(config: Config) -> str:
@@ -160,12 +228,14 @@ async def play(
     show: Show,
     live: Show,
     pace: Pace,
+    meanwhile: Callable[[], Coroutine[Any, Any, None]] = _nothing,
 ) -> bool:
     """Subscribe, publish, wait, compare, and show the table, on a cluster that is up.
 
     connect:  as cluster.client's. expected: gives the oracle's bits, once awaited.
     lost:     gives the names of the cluster's processes that are lost; asked now and then.
     live:     shows the counts while it runs; called with "" at the end of it.
+    meanwhile: is run beside, and cancelled with the end if it is not done by then.
     Raises:   KittiwakeError when a process is lost, as nothing brings it back.
     Returns:  whether everything is as promised.
     """
@@ -185,6 +255,7 @@ async def play(
                 helpers = [tasks.create_task(_follow(stream, place, tally)) for place, stream in enumerate(streams)]
                 start = time.perf_counter()
                 helpers.append(tasks.create_task(_watch(lost, pace.watch_s)))
+                helpers.append(tasks.create_task(meanwhile()))
                 helpers.append(tasks.create_task(_show_live(tally, readings, start, live, pace.live_s)))
                 await publish_all(publisher, _feed(readings, limit, tally), "matched", refused.append)
                 seconds = time.perf_counter() - start

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -212,7 +212,7 @@ def make_report(source: Input, folder: Path, options: JobOptions, title: str | N
     from cluster.spark.jobs import running
 
     show = _Line("report")
-    with _signals() as stopped, spark_session("kittiwake analyse report", memory) as spark, show:
+    with _analytics(), _signals() as stopped, spark_session("kittiwake analyse report", memory) as spark, show:
         stopped.cancels(spark)
         with running.watched(spark, show):
             return job.write_report(source.read(spark), options, folder, title)
@@ -340,24 +340,36 @@ def _signals() -> Iterator[_Stopped]:
 @contextmanager
 def spark_session(app: str, memory: str) -> Iterator[SparkSession]:
     """Give a Spark session, and stop it. memory: of the driver, as `2g`."""
+    from py4j.protocol import Py4JError
+
     from cluster.spark import session
 
     spark = session(app, **{"spark.driver.memory": memory})
     try:
         yield spark
     finally:
-        spark.stop()
+        # A signal to the whole process group has ended the JVM already.
+        with suppress(Py4JError, OSError):
+            spark.stop()
+
+
+def check_analytics() -> None:
+    """Raise Failure or KittiwakeError where Spark or a Java for it is missing."""
+    try:
+        from cluster.spark import find_java
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"this needs the analytics, and {error.name} is not installed: pip install 'kittiwake[analytics]'"
+        ) from error
+    find_java()
 
 
 @contextmanager
 def _analytics() -> Iterator[None]:
     """Say in a line what is missing, or what Spark found wrong."""
-    try:
-        import pyspark.errors
-    except ModuleNotFoundError as error:
-        raise Failure(
-            f"`analyse` needs the analytics, and {error.name} is not installed: pip install 'kittiwake[analytics]'"
-        ) from error
+    check_analytics()
+    import pyspark.errors
+
     try:
         yield
     except pyspark.errors.PySparkException as error:

@@ -156,15 +156,16 @@ def operations_in(file: IO[bytes]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return what `kittiwake transitions --json` printed: each operation's name, and the epochs that it led to."""
     document = _document(file, "--transitions")
     try:
-        return tuple(
-            (
-                changes(operation["former"], operation["wanted"]),
-                tuple(step["epoch"] for step in operation["steps"]),
-            )
-            for operation in document
-        )
+        return named_operations(document)
     except (KeyError, TypeError, AttributeError) as error:
         raise Failure(f"--transitions: not what `kittiwake transitions --json` prints: {error!r} is amiss") from error
+
+
+def named_operations(operations: list[dict[str, Any]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the name of each operation, and the epochs that it led to."""
+    return tuple(
+        (changes(each["former"], each["wanted"]), tuple(step["epoch"] for step in each["steps"])) for each in operations
+    )
 
 
 def _document(file: IO[bytes], option: str) -> Any:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -194,12 +195,20 @@ def watched(spark: SparkSession, show: Show) -> Iterator[None]:
 
     def look() -> None:
         tracker = spark.sparkContext.statusTracker()
+        finished, last = 0, set[int]()
         while not done.wait(POLL_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            try:
+                active = set(tracker.getActiveStageIds())
+                stages = [tracker.getStageInfo(stage) for stage in active]
+            except (Py4JError, OSError):
+                return  # the JVM is gone, and whoever runs the body hears of it
+            finished += len(last - active)
+            last = active
             known = [stage for stage in stages if stage is not None]
             total = sum(stage.numTasks for stage in known)
             if total:
-                show(f"{sum(stage.numCompletedTasks for stage in known)} of {total} tasks")
+                tasks = f"{sum(stage.numCompletedTasks for stage in known)} of {total} tasks"
+                show(f"{finished} stages done, {tasks} of those that run")
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
