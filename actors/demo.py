@@ -124,7 +124,7 @@ async def demo(
 
     source = Source(data, READINGS, limit)
     readings = source.open()  # before anything starts: the path may be wrong
-    interests = CITY if data is None else MADRID
+    interests: tuple[Interest, ...] = CITY if data is None else MADRID
     if config is None:
         config = demo_config()
     if report is not None:

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.spark.jobs import facts as facts_of
-from cluster.spark.jobs import report, running
+from cluster.spark.jobs import report
 from cluster.spark.jobs.facts import Facts
 from cluster.spark.jobs.page import page
 from tests.spark import made
-from tests.spark.test_jobs import CITY, MADRID, OPTIONS, ROWS
+from tests.spark.test_jobs import CITY, MADRID, OPTIONS, ROWS, plain
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER_S_MAX = 120
@@ -26,7 +26,7 @@ BROWSER_S_MAX = 120
 def facts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     folder = tmp_path_factory.mktemp("log")
     made.write(folder, ROWS)
-    return facts_of.gather(running.Input(path=str(folder)).read(spark), OPTIONS)
+    return facts_of.gather(plain(folder).read(spark), OPTIONS)
 
 
 def browse(file: Path, *arguments: str) -> str:
@@ -147,7 +147,7 @@ def test_a_page_about_nothing() -> None:
 def test_what_is_written_replaces_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
     made.write(tmp_path / "out", ROWS[:20], slots=1)
     (tmp_path / report.PAGE).write_text("old", encoding="utf-8")
-    path = report.write_report(running.Input(path=str(tmp_path / "out")).read(spark), OPTIONS, tmp_path, "New")
+    path = report.write_report(plain(tmp_path / "out").read(spark), OPTIONS, tmp_path, "New")
     assert path == tmp_path / report.PAGE
     assert "<h1>New</h1>" in path.read_text(encoding="utf-8")
     first = datetime.fromtimestamp(CITY[0].time, UTC).astimezone(MADRID)
