@@ -73,8 +73,8 @@ def station_map(facts: Facts, set_: str) -> str:
         wrong = over.get(one.name, [])
         kind = grade(len(wrong))[1] if one.name in judged else "none"
         words = _about(one, wrong, one.name in judged)
-        circle = tag("circle", cx=x, cy=y, r=9, class_=f"station {kind}")
-        count = text(x, y + 3.5, str(len(wrong)) if one.name in judged else "·", class_=f"on {kind}", anchor="middle")
+        circle = tag("circle", cx=x, cy=y, r=11.5, class_=f"station {kind}")
+        count = text(x, y + 4.5, str(len(wrong)) if one.name in judged else "·", class_=f"on {kind}", anchor="middle")
         marks.append(tag("g", title(words), circle, count))
     scale_km = next(
         each for each in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if each >= span_km / 8

@@ -240,7 +240,7 @@ def _heat_maps(facts: Facts) -> str:
 
 
 def _top(facts: Facts) -> str:
-    head = [("n", "Rank"), ("n", "Value"), ("", "Station"), ("", "Time")]
+    head = [("n", "Rank"), ("n", "Value"), ("", "Station"), ("n", "Time")]
     tables = []
     for quantity in ordered(facts.highest):
         rows = [
@@ -248,7 +248,7 @@ def _top(facts: Facts) -> str:
                 ("n", str(one.rank)),
                 ("n", number(one.value, 4)),
                 ("", escape(one.station)),
-                ("", f"{one.time:%Y-%m-%d %H:%M}"),
+                ("n", f"{one.time:%Y-%m-%d %H:%M}"),
             )
             for one in facts.highest[quantity]
         ]
