@@ -18,6 +18,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    found = session("tests", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2})
+    # Short queries over few rows: what the JVM's second compiler gains comes after they are done.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    found = session("tests", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2, **quick})
     yield found
     found.stop()
