@@ -3,7 +3,8 @@
 What differs from Spark's own defaults, and why: no web page (it would listen); driver, block manager and Python workers
 on loopback; 1 GiB of memory; the session's clock is UTC, as the matched output's is; twice as many shuffle partitions
 as cores (200 tasks for a few thousand rows are all overhead); errors alone are logged; Python workers are this very
-interpreter and find `cluster` where this process has found it.
+interpreter and find `cluster` where this process has found it; timestamps in Parquet files are of microseconds, with
+their zone, as the matched output's are (by default Spark writes them as INT96, nanoseconds of no zone).
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def _defaults() -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.executorEnv.PYTHONPATH": _python_path(),
         PUSHDOWN: "true",
