@@ -450,7 +450,7 @@ def test_topk_takes_a_late_reading_and_minds_no_batch_twice(spark: SparkSession,
 def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
     made.write(tmp_path / "out", [ROWS[0]], slots=1)
     nothing = plain(tmp_path / "out").read(spark).where("offset < 0")
-    for name in ("series", "exceedances", "topk", "interest", "delay"):
+    for name in ("topk", "interest", "delay"):
         running.run_batch(name, nothing, OPTIONS, tmp_path / "to")
     assert table(tmp_path / "to", interest.SUBSCRIPTIONS) == []
     assert not (tmp_path / "to" / interest.SUMMARY).exists()

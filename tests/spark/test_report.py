@@ -146,10 +146,12 @@ def test_a_page_about_nothing() -> None:
     assert "<figure" not in text
 
 
-def test_what_is_written_replaces_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
-    made.write(tmp_path / "out", ROWS[:20], slots=1)
+def test_what_is_written_replaces_what_was_there(
+    spark: SparkSession, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "gather", lambda log, options: facts)
     (tmp_path / report.PAGE).write_text("old", encoding="utf-8")
-    path = report.write_report(plain(tmp_path / "out").read(spark), OPTIONS, tmp_path, "New")
+    path = report.write_report(spark.range(1), OPTIONS, tmp_path, "New")
     assert path == tmp_path / report.PAGE
     assert "<h1>New</h1>" in path.read_text(encoding="utf-8")
     first = datetime.fromtimestamp(CITY[0].time, UTC).astimezone(MADRID)
