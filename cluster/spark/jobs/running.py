@@ -118,11 +118,13 @@ def follow(
     progress = {query.name or str(query.id): Progress() for query in queries}
     try:
         while not stopped():
+            # Asked before the look: what a query does between the two shows in the next one.
+            active = any(query.isActive for query in queries)
             for query, one in zip(queries, progress.values(), strict=True):
                 _look(query, one)
             show(progress)
             _raise_failed(queries)
-            if not any(query.isActive for query in queries):
+            if not active:
                 return
             time.sleep(POLL_S)
     finally:
