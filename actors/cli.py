@@ -13,6 +13,7 @@ from actors.commands import (
     check,
     completion,
     demo,
+    output,
     policy,
     publish,
     replay,
@@ -64,6 +65,7 @@ main.add_command(subscribe.sub)
 main.add_command(replay.replay)
 main.add_command(check.check)
 main.add_command(why.why)
+main.add_command(output.output)
 main.add_command(demo.demo)
 main.add_command(completion.completion)
 

@@ -1,4 +1,6 @@
-"""A connection point's durable sessions on disk: `sessions-SLOT.db` in the data directory, and its dead letters.
+"""What a connection point has on disk: `sessions-SLOT.db` in the data directory, and its dead letters.
+
+The file has its durable sessions and its valid publications; it is made when there is the first of either.
 
 An SQLite file of mode 0600 with a write-ahead log, synced at each commit: what `write` has returned from survives the
 end of the process and of the machine; a portion is there as a whole or not at all. Whichever incarnation plays the slot
@@ -30,10 +32,14 @@ from cluster.journal import (
     EndSession,
     Recovered,
     RemoveSubscription,
+    RemoveValid,
+    RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
     SaveSession,
     SaveSubscription,
+    SaveValid,
+    SaveWithdrawal,
     Took,
     Write,
 )
@@ -57,11 +63,18 @@ CREATE UNIQUE INDEX IF NOT EXISTS segments_last ON segments (session, last);
 CREATE TABLE IF NOT EXISTS took (
     publisher TEXT NOT NULL, instance BLOB NOT NULL, sequence INTEGER NOT NULL, used INTEGER NOT NULL,
     PRIMARY KEY (publisher, instance)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS valid (
+    publisher TEXT NOT NULL, instance BLOB NOT NULL, sequence INTEGER NOT NULL, time_us INTEGER NOT NULL,
+    until_us INTEGER, settled INTEGER NOT NULL, payload BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS valid_key ON valid (publisher, instance, sequence);
+CREATE TABLE IF NOT EXISTS withdrawals (
+    publisher TEXT NOT NULL, instance BLOB NOT NULL, sequence INTEGER NOT NULL, used INTEGER NOT NULL,
+    PRIMARY KEY (publisher, instance, sequence)) WITHOUT ROWID;
 """
 
 
 def sessions_path(directory: Path, slot: int) -> Path:
-    """Return where the connection point of this slot keeps its durable sessions."""
+    """Return where the connection point of this slot keeps its durable sessions and valid publications."""
     return directory / f"sessions-{slot}.db"
 
 
@@ -71,7 +84,7 @@ def dead_letters_path(directory: Path, slot: int) -> Path:
 
 
 def forget_sessions(directory: Path) -> None:
-    """Throw away the durable sessions of every slot; their processes must have ended. Dead letters stay."""
+    """Throw away what every slot has kept; their processes must have ended. Dead letters stay."""
     for path in directory.glob("sessions-*.db*"):
         path.unlink(missing_ok=True)
 
@@ -108,6 +121,7 @@ class SessionStore:
         self._database = open_database(path, FORMAT, _OPEN, timeout_s=5.0)
         try:
             (self._used,) = self._database.execute("SELECT ifnull(max(used), 0) FROM took").fetchone()
+            (self._withdrawn,) = self._database.execute("SELECT ifnull(max(used), 0) FROM withdrawals").fetchone()
             self._database.execute("DELETE FROM took WHERE used <= ?", (self._used - TOOK_KEPT,))
         except sqlite3.Error as error:
             self._database.close()
@@ -127,14 +141,26 @@ class SessionStore:
             for session, first, last, entries in rows:
                 sessions[session].segments.append((first, last, entries))
             took = [
-                Took(publisher, int.from_bytes(instance, "little"), sequence)
-                for publisher, instance, sequence in database.execute(
+                Took(publisher, _instance(blob), sequence)
+                for publisher, blob, sequence in database.execute(
                     "SELECT publisher, instance, sequence FROM took ORDER BY used"
+                )
+            ]
+            valid = [
+                SaveValid(publisher, _instance(blob), sequence, time_us, until_us, bool(settled), payload)
+                for publisher, blob, sequence, time_us, until_us, settled, payload in database.execute(
+                    "SELECT publisher, instance, sequence, time_us, until_us, settled, payload FROM valid"
+                )
+            ]
+            withdrawals = [
+                SaveWithdrawal(publisher, _instance(blob), sequence)
+                for publisher, blob, sequence in database.execute(
+                    "SELECT publisher, instance, sequence FROM withdrawals ORDER BY used"
                 )
             ]
         except (sqlite3.Error, KeyError, TypeError) as error:
             raise StoreError(f"{self._path}: {error!r}") from error
-        return Recovered(list(sessions.values()), took)
+        return Recovered(list(sessions.values()), took, valid, withdrawals)
 
     def write(self, writes: Iterable[Write]) -> None:
         """Have all of it on disk on return, in one transaction. Raises StoreError; then nothing of it is there."""
@@ -165,9 +191,23 @@ class SessionStore:
                 execute("DELETE FROM segments WHERE session = ? AND last <= ?", (session, upto))
             case Took(publisher, instance, sequence):
                 self._used += 1
-                # An instance has 64 bits without a sign, which SQLite's integers do not.
-                key = instance.to_bytes(8, "little")
-                execute("INSERT OR REPLACE INTO took VALUES (?, ?, ?, ?)", (publisher, key, sequence, self._used))
+                row = (publisher, _blob(instance), sequence, self._used)
+                execute("INSERT OR REPLACE INTO took VALUES (?, ?, ?, ?)", row)
+            case SaveValid(publisher, instance):
+                execute(
+                    "INSERT OR REPLACE INTO valid VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (publisher, _blob(instance), *write[2:]),
+                )
+            case RemoveValid(publisher, instance, sequence):
+                key = (publisher, _blob(instance), sequence)
+                execute("DELETE FROM valid WHERE publisher = ? AND instance = ? AND sequence = ?", key)
+            case SaveWithdrawal(publisher, instance, sequence):
+                self._withdrawn += 1
+                row = (publisher, _blob(instance), sequence, self._withdrawn)
+                execute("INSERT OR REPLACE INTO withdrawals VALUES (?, ?, ?, ?)", row)
+            case RemoveWithdrawal(publisher, instance, sequence):
+                key = (publisher, _blob(instance), sequence)
+                execute("DELETE FROM withdrawals WHERE publisher = ? AND instance = ? AND sequence = ?", key)
             case SaveDeliveries(session, deliveries):
                 execute("UPDATE sessions SET deliveries = ? WHERE session = ?", (deliveries, session))
             case SaveSubscription():
@@ -183,6 +223,15 @@ class SessionStore:
     def close(self) -> None:
         """Let others have the file."""
         self._database.close()
+
+
+def _blob(instance: int) -> bytes:
+    """Return the instance as it is in a row: it has 64 bits without a sign, which SQLite's integers do not."""
+    return instance.to_bytes(8, "little")
+
+
+def _instance(blob: bytes) -> int:
+    return int.from_bytes(blob, "little")
 
 
 class Writer:

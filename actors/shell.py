@@ -24,7 +24,9 @@ from cluster.codec import decode_message, encode_message
 from cluster.measures import Backlog, Measures
 from cluster.messages import (
     OPERATOR,
+    AdoptOutput,
     Again,
+    AppendOutput,
     Broadcast,
     ClientBytes,
     ClientClosed,
@@ -43,11 +45,14 @@ from cluster.messages import (
     LaneDown,
     LaneUp,
     Member,
+    NameOutputClients,
     PauseClient,
     Peer,
     Persist,
+    ReadOutput,
     Received,
     ResumeClient,
+    SealOutput,
     Send,
     SendClient,
     ServeClients,
@@ -121,6 +126,18 @@ class Closing(Protocol):
         ...
 
 
+class OutputSink(Protocol):
+    """Who writes an exit point's matched output."""
+
+    def perform(self, instruction: Instruction) -> None:
+        """Do what the machine asks for. What it raises ends the shell."""
+        ...
+
+    def close(self) -> None:
+        """Seal what there is, and let go of the files."""
+        ...
+
+
 class Link:
     """The lane to one incarnation of a peer, and the connection that carries it now.
 
@@ -143,6 +160,7 @@ class Shell:
     supervisor: the coordinator's; roles ask for nothing that takes one.
     session_writer: a connection point's; it says `stored`.
     measures:   told how long everything took; None for nobody.
+    output: an exit point's; it says `tell`.
     """
 
     def __init__(
@@ -167,6 +185,7 @@ class Shell:
         self.measures = measures
         self.companions: list[Closing] = []
         """What is to be closed with the shell, last of all."""
+        self.output: OutputSink | None = None
         self._loop = asyncio.get_running_loop()
         self._links: dict[Peer, Link] = {}
         self._owners: dict[LaneProtocol, Link] = {}
@@ -203,10 +222,14 @@ class Shell:
         bound: tuple[str, int] = self._client_server.sockets[0].getsockname()[:2]
         return bound
 
+    def tell(self, event: Event) -> None:
+        """Hand an event to the machine in a turn of its own; may be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.dispatch, event)
+
     def stored(self, upto: int) -> None:
         """Up to this portion the sessions are on disk; may be called from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self.dispatch, Stored(upto))
+        self.tell(Stored(upto))
 
     def store_failed(self, error: BaseException) -> None:
         """They cannot be written: nothing can be promised any more. May be called from any thread."""
@@ -243,6 +266,8 @@ class Shell:
             client.close()
         if self.session_writer is not None:
             self.session_writer.close()
+        if self.output is not None:
+            self.output.close()
         for companion in self.companions:
             companion.close()
         await asyncio.sleep(0)
@@ -333,6 +358,9 @@ class Shell:
                 case Store():
                     assert self.session_writer is not None, "only connection points store sessions"
                     self.session_writer.write(instruction)
+                case AppendOutput() | NameOutputClients() | ReadOutput() | SealOutput() | AdoptOutput():
+                    assert self.output is not None, "only exit points write an output"
+                    self.output.perform(instruction)
                 case Persist(memory, entry):
                     assert self.supervisor is not None, "only the coordinator has a memory"
                     self.supervisor.persist(memory, entry)

@@ -5,6 +5,7 @@ Without Ray: who starts and ends processes is handed in.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR,
     COORDINATOR_PEER,
+    EXIT_POINT,
     Connect,
     Drained,
     Event,
@@ -36,6 +38,8 @@ from cluster.messages import (
     Restored,
     Tick,
 )
+from cluster.output.errors import OutputError
+from cluster.output.manifest import Claim
 from cluster.role import Role, make_machine
 
 
@@ -135,9 +139,10 @@ async def start_role(
     for connection points.
 
     client_address: where clients know the slot from an earlier incarnation, "" for what the configuration says.
-    A connection point takes up the durable sessions that its slot has in the data directory.
-    Raises: OSError when a port is taken; StoreError when the sessions cannot be read; ConfigError about the metrics'
-    token.
+    A connection point takes up the durable sessions and valid publications that its slot has in the data directory, an
+    exit point its slot's log of matched output.
+    Raises: OSError when a port is taken; StoreError when these cannot be read, OutputError when the log cannot;
+    ConfigError about the metrics' token.
     """
     machine = make_machine(peer, incarnation, config)
     port = config.client_port
@@ -176,11 +181,24 @@ async def start_role(
 
         try:
             store = opens() if path.exists() else None
-            restored = Restored(Recovered([], []) if store is None else store.read())
+            memory = Recovered([], [], [], []) if store is None else store.read()
+            restored = Restored(memory, time.time_ns() // 1000)
         except StoreError:
             await shell.stop()
             raise
         shell.session_writer = Writer(store, opens, stored=shell.stored, failed=shell.store_failed)
+    marks = None
+    if peer.layer == EXIT_POINT and config.output.path is not None:
+        from actors.output_writer import OutputWriter  # needs pyarrow
+
+        claim = Claim(hashlib.sha256(secret).hexdigest()[:16], incarnation)
+        try:
+            output = OutputWriter(config, peer.slot, claim, tell=shell.tell, failed=shell.store_failed)
+            shell.output = output
+            marks = output.marks()
+        except (OutputError, OSError):
+            await shell.stop()
+            raise
     join = Join(incarnation, host, lane_port, door, os.getpid(), "" if exporter is None else exporter.address)
     role = Role(peer, join, machine, config, measures)
     measures.busiest = getattr(machine, "busiest", None)
@@ -189,6 +207,8 @@ async def start_role(
     shell.handler = role
     if is_door:
         shell.perform(role.handle(restored))
+    if marks is not None:
+        shell.perform(role.handle(marks))
     shell.perform([Connect(Member(*COORDINATOR_PEER, 0, *coordinator))])  # in whichever life it is
     return shell, role, door
 

@@ -11,14 +11,18 @@ from collections.abc import Callable
 
 from cluster.config import Config
 from cluster.coordinator import Coordinator
+from cluster.matched_disk import MatchedDisk
 from cluster.memory import Memory, Operation, decode_memory, decode_operation
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR,
     COORDINATOR_PEER,
+    EXIT_POINT,
     OPERATOR,
+    AdoptOutput,
     Again,
     Answer,
+    AppendOutput,
     Broadcast,
     CloseClient,
     Connect,
@@ -33,11 +37,17 @@ from cluster.messages import (
     LaneDown,
     LaneUp,
     Message,
+    NameOutputClients,
+    NotStored,
+    OutputMarks,
+    OutputSealed,
     Peer,
     Persist,
+    ReadOutput,
     Received,
     Request,
     Restored,
+    SealOutput,
     Send,
     SendClient,
     ServeClients,
@@ -81,7 +91,9 @@ class Assembly:
     serving:      the connection points that let clients in.
     touched:      who was handed something, or asks for another turn, since it was last drained.
     incarnations: of the roles there are.
+    matched_disk: the logs of matched output.
     session_disks: what each connection point has on disk, or is to have there after `sync`.
+    wall_us:      tells a new connection point the time of day, microseconds since 1970; 0 for "as ever".
     starter, stopper: what Spawn and Stop do; instruct: which of a machine's instructions are followed. Whoever drives
                       this may put something slower, or less dependable, in their place.
     """
@@ -90,7 +102,9 @@ class Assembly:
         self._config = config
         self._client_output = client_output
         self.disk = Disk()
+        self.matched_disk = MatchedDisk()
         self.session_disks: dict[Peer, SessionDisk] = {}
+        self.wall_us: Callable[[], int] = lambda: 0
         self.coordinator = Coordinator(config)
         self.roles: dict[Peer, Role] = {}
         self.incarnations: dict[Peer, int] = {}
@@ -144,12 +158,19 @@ class Assembly:
             self.touched.discard(peer)
 
     def unsynced(self) -> list[Peer]:
-        """Return the connection points that wait for their disks."""
-        return [peer for peer, disk in sorted(self.session_disks.items()) if disk.waiting and peer in self.roles]
+        """Return the connection points and exit points that wait for their disks."""
+        doors = [peer for peer, disk in sorted(self.session_disks.items()) if disk.waiting and peer in self.roles]
+        logs = sorted(self.matched_disk.slots.items())
+        writers = [Peer(EXIT_POINT, slot) for slot, log in logs if log.wanted > log.synced]
+        return [*doors, *(peer for peer in writers if peer in self.roles)]
 
     def sync(self, peer: Peer, count: int | None = None) -> None:
-        """Have the oldest portions of a connection point on disk, all without a count, and tell it."""
-        upto = self.session_disks[peer].sync(count)
+        """Have the oldest portions of a connection point on disk, all without a count, and tell it; of an exit point,
+        all of its rows."""
+        if peer.layer == EXIT_POINT:
+            upto = self.matched_disk.slot(peer.slot).sync()
+        else:
+            upto = self.session_disks[peer].sync(count)
         if upto is not None:
             self.feed(peer, Stored(upto))
 
@@ -168,8 +189,11 @@ class Assembly:
             disk = self.session_disks.setdefault(peer, SessionDisk())
             disk.crash()  # whatever an earlier incarnation had not written
             recovered = disk.read()
-            if recovered.sessions or recovered.took:
-                self.feed(peer, Restored(recovered))
+            if any(recovered):
+                self.feed(peer, Restored(recovered, self.wall_us()))
+        if peer.layer == EXIT_POINT and self._config.output.path is not None:
+            self.matched_disk.slot(peer.slot).begin()
+            self.feed(peer, OutputMarks(self.matched_disk.marks()))
         self._linked[COORDINATOR_PEER, peer] = incarnation
         self.feed(COORDINATOR_PEER, LaneUp(peer))
         self.feed(peer, LaneUp(COORDINATOR_PEER))
@@ -246,6 +270,18 @@ class Assembly:
                 self.disk.write(instruction)
             case Store():
                 self.session_disks[peer].ask(instruction)
+            case AppendOutput(number, matched):
+                if not self.matched_disk.slot(peer.slot).append(instruction):
+                    self.feed(peer, NotStored(number, matched.rows, "overloaded: the output's disk is full"))
+            case NameOutputClients(names):
+                self.matched_disk.slot(peer.slot).names.update(names)
+            case ReadOutput():
+                self.matched_disk.slot(peer.slot).sync()
+                self.feed(peer, OutputMarks(self.matched_disk.marks()))
+            case SealOutput():
+                self.feed(peer, OutputSealed())
+            case AdoptOutput():
+                pass  # there is nothing to seal
             case _:
                 pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
 

@@ -219,6 +219,32 @@ class Metrics(Settings, frozen=True):
     interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
 
 
+class OutputSettings(Settings, frozen=True):
+    """The log of what was matched, for analyses; its exit points write it. `cluster/output/` has the whole story.
+
+    path:             a folder, relative to the data directory, or a URI of a pyarrow or fsspec file system (then the
+                      write-ahead files stay in `output` in the data directory). None writes nothing, and nobody may ask
+                      for `ack="stored"`. With several machines the data directory must be one that they share.
+    segment_bytes, segment_age_s: a write-ahead file becomes segments when it has so many bytes, or is so old.
+    compact_below_bytes, compact_to_bytes: segments of one day below the first are merged until they have the second.
+    retention_age_s, retention_bytes: of a slot's segments, oldest first; None keeps them for ever.
+    grace_s:          how long a file stays for readers that know it when compaction or retention has unlisted it.
+    """
+
+    path: str | None = None
+    segment_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = 16 << 20
+    segment_age_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    compact_below_bytes: Annotated[int, Meta(ge=0)] = 8 << 20
+    compact_to_bytes: Positive = 64 << 20
+    retention_age_s: Positive | None = None
+    retention_bytes: Positive | None = None
+    grace_s: Annotated[float, Meta(ge=0)] = 60.0
+
+
+LOCAL_OUTPUT = OutputSettings(path="output", retention_age_s=7 * 86_400)
+"""Of a cluster without a configuration file, as configs/local.yaml has it; a Config made in Python writes nothing."""
+
+
 class Config(Settings, frozen=True):
     """A whole cluster. data_directory: the run file and everything durable; made with mode 0700.
 
@@ -240,6 +266,7 @@ class Config(Settings, frozen=True):
     transitions: Transitions = Transitions()
     metrics: Metrics = Metrics()
     autoscaler: str | None = None
+    output: OutputSettings = OutputSettings()
 
     @property
     def directory(self) -> Path:
@@ -258,9 +285,9 @@ def config_from(document: Any, source: str = "the configuration") -> Config:
 
 
 def load_config(path: str | Path | None) -> Config:
-    """Read a YAML file; None gives the defaults: one slice a layer on this machine. Raises ConfigError."""
+    """Read a YAML file; None gives configs/local.yaml: one slice a layer on this machine. Raises ConfigError."""
     if path is None:
-        return Config()
+        return Config(output=LOCAL_OUTPUT)
     import yaml  # not a dependency of client machines
 
     try:
@@ -308,6 +335,8 @@ def _check(config: Config, source: str) -> None:
         raise ConfigError(f"{source}: flow.publish_floor_bytes: above flow.publish_window_bytes")
     if config.durable.expires_s > config.durable.expires_s_max:
         raise ConfigError(f"{source}: durable.expires_s: above durable.expires_s_max")
+    if config.output.compact_to_bytes < config.output.compact_below_bytes:
+        raise ConfigError(f"{source}: output.compact_to_bytes: below output.compact_below_bytes")
     if config.timing.role_lost_ms < 2 * config.timing.role_heartbeat_ms:
         raise ConfigError(f"{source}: timing.role_lost_ms: below two heartbeats of timing.role_heartbeat_ms")
 

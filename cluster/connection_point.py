@@ -50,6 +50,7 @@ from cluster.messages import (
     HomeFound,
     Install,
     Instruction,
+    LaneDown,
     LaneUp,
     Message,
     MoveClients,
@@ -102,8 +103,8 @@ class ConnectionPoint:
         shared = self._shared = Shared(slot, config)
         homes = self._homes = Homes(config)
         journal = self._journal = homes.journal
-        validity = self._validity = Validity(slot, incarnation, config, shared.relay)
-        publishing = self._publishing = Publishing(shared, validity)
+        validity = self._validity = Validity(slot, incarnation, config, shared.relay, journal)
+        publishing = self._publishing = Publishing(shared, journal, validity)
         changes = self._changes = Changes(shared, incarnation, publishing)
         leaving = self._leaving = Leaving(shared, changes, validity)
         connections = self._connections = Connections(shared, self._gone)
@@ -141,15 +142,21 @@ class ConnectionPoint:
                 self._connections.full(number, False)
             case LaneUp(peer) if peer == COORDINATOR_PEER:
                 self._login.report()
+            case LaneUp(peer):
+                self._shared.naming.lane_up(peer, self._shared.out)
+            case LaneDown(peer):
+                self._shared.naming.lane_down(peer)
             case Stored(upto):
                 for one in self._journal.stored(upto):
                     assert isinstance(one, DurableSession), "a journal of others"
                     if one.number in self._shared.sessions:
                         self._shared.touched[one.number] = self._shared.sessions[one.number]
-            case Restored(memory):
+                self._leaving.see_emptied()
+            case Restored(memory, now_us):
                 self._attaching.restore(memory)
+                self._validity.restore(memory, now_us)
             case _:
-                pass  # other LaneUp, LaneDown: lanes keep what is sent
+                pass
         out, self._shared.out = self._shared.out, []
         return out
 
@@ -182,6 +189,7 @@ class ConnectionPoint:
         if portion is not None:
             self._shared.out.append(portion)
         self._delivering.tell()
+        self._shared.naming.tell(self._shared.out)
         if self._validity.busy:
             self._shared.out.append(Again())
 
@@ -205,6 +213,7 @@ class ConnectionPoint:
         shared, number = self._shared, session.key & SESSION_MASK
         if session.durable is None:
             shared.sessions.pop(number, None)
+            shared.naming.end(session.key)
         shared.touched.pop(number, None)
         if shared.by_client_id.get(session.client_id) is session:
             del shared.by_client_id[session.client_id]

@@ -169,6 +169,7 @@ class Coordinator:
         self._name = config.name
         self._lost_ms = config.timing.role_lost_ms
         self._settings = config.transitions
+        self._writes = config.output.path is not None
         self._memory = memory or Memory()
         self._history = list(history)[-HISTORY:]
         self._view = None if self._memory.view is None else view_of(self._memory.view)
@@ -489,7 +490,7 @@ class Coordinator:
         """These are no more: end what is left of them, and have others take their slots."""
         assert self._view is not None, "roles of no view"
         if self._recovery is None:
-            self._recovery = Recovery(self._now_ms, self._buried())
+            self._recovery = Recovery(self._now_ms, self._buried(), self._writes)
         transition = self._transition
         if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
             self._give_up(reason)

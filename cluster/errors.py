@@ -56,6 +56,12 @@ class RejectedError(KittiwakeError):
         super().__init__(reason)
 
 
+class OverloadedError(RejectedError):
+    """A publication that asked to be stored, for which there was no room. It was delivered as any other."""
+
+    code = "overloaded"
+
+
 class ConnectionLostError(KittiwakeError):
     """The connection ended and will not be renewed; `reason` is the broker's last word or the socket's error."""
 
@@ -98,3 +104,9 @@ class SessionError(KittiwakeError):
     """What only a durable session has was asked of one that is not durable, or that has ended."""
 
     code = "session"
+
+
+class SparkError(KittiwakeError):
+    """Spark cannot start, or was asked for what the matched output cannot give; names the option or the cause."""
+
+    code = "spark"

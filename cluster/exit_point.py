@@ -21,6 +21,8 @@ closed at first, and opens when nothing that must come before it can come any mo
 
 Recover: all of this is forgotten. Whatever was not acknowledged comes again, and the connection points know what of it
 they have delivered.
+
+Matched output: what is released and has matches is written (`written.py`) before it is handed over.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
-from cluster.columns import UINT32, UINT64, cut, pack, unpack
+from cluster.columns import UINT32, UINT64, pack
 from cluster.config import Config
 from cluster.handover import Handover, Pending, Publisher, PublisherKey
+from cluster.matched import Found, merge
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
@@ -40,6 +43,7 @@ from cluster.messages import (
     SESSION_BITS,
     Abort,
     Acknowledge,
+    AdoptOutput,
     Again,
     Begin,
     Commit,
@@ -53,21 +57,33 @@ from cluster.messages import (
     Install,
     Instruction,
     Message,
+    NameClients,
+    NameOutputClients,
+    NotStored,
+    OutputMarks,
+    OutputSealed,
+    OutputState,
     Peer,
     Prepare,
     PublisherSettled,
     PublisherStates,
+    ReadOutput,
+    Rebuild,
+    Rebuilt,
     Received,
     Recover,
     Result,
     Retire,
     Run,
+    SealOutput,
     Send,
     Settled,
+    Stored,
     StreamEnd,
     slot_of,
 )
 from cluster.view import View, view_of
+from cluster.written import Written
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
@@ -106,7 +122,6 @@ class ExitPoint:
     """The machine."""
 
     def __init__(self, slot: int, incarnation: int, config: Config) -> None:
-        del config  # nothing here needs it
         self._peer = Peer(EXIT_POINT, slot)
         self._slot = slot
         self._view: View | None = None
@@ -117,6 +132,8 @@ class ExitPoint:
         self._publishers: OrderedDict[PublisherKey, Publisher] = OrderedDict()
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
         self._next_token = incarnation << NUMBER_BITS
+        self._written = Written() if config.output.path is not None else None
+        self._rebuilding: int | None = None  # the epoch, while the output is looked through
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], []))
         self._out: list[Instruction] = []
@@ -137,6 +154,8 @@ class ExitPoint:
                 if self._handover is not None and self._handover.step(self._out):
                     self._out.append(Again())
                 self._send_acknowledgements()
+            case Stored() | NotStored() | OutputMarks() | OutputSealed() | OutputState():
+                self._about_output(event)
             case _:
                 pass
         out, self._out = self._out, []
@@ -151,6 +170,12 @@ class ExitPoint:
                 self._settled_before(message)
             case Install():
                 self._view = view_of(message)
+                self._adopt(self._view)
+            case NameClients(names, ended):
+                if self._written is not None:
+                    self._out.append(NameOutputClients(names, ended))
+            case Rebuild(epoch):
+                self._rebuild(epoch)
             case Prepare():
                 self._prepare(view_of(message))
             case Begin(epoch):
@@ -182,11 +207,16 @@ class ExitPoint:
 
     def gauges(self) -> dict[str, int]:
         """Return the counters, and what is held at the moment."""
-        return self.counters | {
-            "publishers": len(self._publishers),
-            "unacknowledged_runs": len(self._tokens),
-            "incomplete_shares": sum(len(stream.shares) for stream in self._streams.values()),
-        }
+        written = {} if self._written is None else self._written.gauges()
+        return (
+            self.counters
+            | written
+            | {
+                "publishers": len(self._publishers),
+                "unacknowledged_runs": len(self._tokens),
+                "incomplete_shares": sum(len(stream.shares) for stream in self._streams.values()),
+            }
+        )
 
     # Joining -----------------------------------------------------------------------------------------------------
 
@@ -226,11 +256,13 @@ class ExitPoint:
         results = [share.results[slot] for slot in sorted(share.results)]
         pendings: list[Pending] = []
         skipped: set[int] = set()  # publications that are doubles
+        skips: list[int] = []  # per run, how many of its first ones are
         rejected = 0
         first = 0
         for run in share.runs:
             publisher = self._publisher(run)
             doubles = min(max(publisher.released - run.first_sequence + 1, 0), run.count)
+            skips.append(doubles)
             if doubles:
                 skipped.update(range(first, first + doubles))
                 self.counters["duplicates"] += doubles
@@ -248,7 +280,14 @@ class ExitPoint:
             pendings.append(pending)
             first += run.count
         released = share.count - len(skipped)
-        matched = self._hand_over(share, results, skipped, pendings)
+        found = merge(results)
+        if skipped:
+            found = {place: one for place, one in found.items() if place not in skipped}
+        if found:
+            if self._written is not None:
+                self._write(share, results, found, skips, pendings)
+            self._hand_over(share, found, len(results) > 1, pendings)
+        matched = len(found)
         self.counters["released"] += released
         self.counters["rejected"] += rejected
         self.counters["matched"] += matched
@@ -278,19 +317,37 @@ class ExitPoint:
 
     # Handing over ------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, share: Share, results: list[Result], skipped: set[int], pendings: list[Pending]) -> int:
-        """Send each connection point the notifications of its clients; return how many publications had any."""
-        found = _merge(results)
-        if skipped:
-            found = {place: one for place, one in found.items() if place not in skipped}
-        if not found:
-            return 0
+    def _write(
+        self, share: Share, results: list[Result], found: Found, skips: list[int], pendings: list[Pending]
+    ) -> None:
+        """Have what matched written; runs that asked for it wait until it is on disk."""
+        assert self._written is not None, "an output that is not written"
+        append = self._written.append(results[0].epoch, share.runs, results, found, skips)
+        if append is None:
+            return
+        self._out.append(append)
+        if append.sync:
+            places = sorted(found)
+            first = 0
+            for run, pending in zip(share.runs, pendings, strict=True):
+                if run.stored:
+                    sequences = [
+                        run.first_sequence + place - first for place in places if first <= place < first + run.count
+                    ]
+                    if sequences:
+                        pending.waits += 1
+                        key = (run.publisher, run.instance)
+                        self._written.wait(append.number, (key, self._publishers[key], pending), sequences)
+                first += run.count
+
+    def _hand_over(self, share: Share, found: Found, several: bool, pendings: list[Pending]) -> None:
+        """Send each connection point the notifications of its clients. several: matchers have answered."""
         # Which run a publication is of: publications are ascending, so one walk along the runs suffices.
         outgoing: dict[int, _Outgoing] = {}
         tokens: dict[int, int] = {}
         at, first = 0, 0
         matched = [0] * len(pendings)
-        for place in sorted(found) if len(results) > 1 else found:
+        for place in sorted(found) if several else found:
             while place >= first + share.runs[at].count:
                 first += share.runs[at].count
                 at += 1
@@ -310,6 +367,7 @@ class ExitPoint:
                         if token is None:
                             token = tokens[at] = self._token(run, pendings[at])
                         pendings[at].waits += 1
+                        pendings[at].handed += 1
                         out.runs.append((run.publisher, run.instance, run.time_us, token))
                     out.run.append(len(out.runs) - 1)
                     out.sequence.append(run.first_sequence + place - first)
@@ -324,7 +382,6 @@ class ExitPoint:
             message, count = out.message()
             self.counters["notifications"] += count
             self._out.append(Send(Peer(CONNECTION_POINT, slot), message))
-        return len(found)
 
     def _token(self, run: Run, pending: Pending) -> int:
         token = self._next_token
@@ -341,8 +398,10 @@ class ExitPoint:
                 continue  # of before a recovery
             key, publisher, pending = self._tokens[token]
             pending.waits -= 1
-            if not pending.waits:
+            pending.handed -= 1
+            if not pending.handed:
                 del self._tokens[token]
+            if not pending.waits:
                 self._settle(key, publisher)
 
     def _settled_before(self, message: PublisherSettled) -> None:
@@ -413,6 +472,45 @@ class ExitPoint:
                 self._out.append(Send(Peer(CONNECTION_POINT, slot), acknowledge))
         self._acknowledgements.clear()
 
+    # Matched output ----------------------------------------------------------------------------------------------
+
+    def _about_output(self, event: Stored | NotStored | OutputMarks | OutputSealed | OutputState) -> None:
+        assert self._written is not None, f"{self._peer} has no output"
+        match event:
+            case OutputMarks(marks):
+                self._written.learn(marks)
+                if self._rebuilding is not None:
+                    self._out.append(Send(COORDINATOR_PEER, Rebuilt(self._rebuilding)))
+                    self._rebuilding = None
+            case OutputSealed():
+                self._out.append(Flush())
+            case OutputState():
+                self._written.state = event
+            case Stored() | NotStored():
+                for key, publisher, pending in self._written.stored(event):
+                    pending.waits -= 1
+                    if not pending.waits:
+                        self._settle(key, publisher)
+
+    def _rebuild(self, epoch: int) -> None:
+        """All have heard Recover, and write no more."""
+        if epoch != self._recovered:
+            return
+        if self._written is None:
+            self._out.append(Send(COORDINATOR_PEER, Rebuilt(epoch)))
+        else:
+            self._rebuilding = epoch
+            self._out.append(ReadOutput())
+
+    def _adopt(self, view: View) -> None:
+        """The first of the exit points sees to what those have left that are no more."""
+        if self._written is not None and view.exit_points and self._slot == min(view.exit_points):
+            self._out.append(AdoptOutput(tuple(view.exit_points)))
+
+    def _leave(self) -> None:
+        """Nothing more comes here: once all is written and sent, it can be stopped."""
+        self._out.append(Flush() if self._written is None else SealOutput())
+
     # A view change -----------------------------------------------------------------------------------------------
 
     def _prepare(self, view: View) -> None:
@@ -469,7 +567,7 @@ class ExitPoint:
             self._forget_streams()
         self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
         if self._view is not None and self._slot not in self._view.exit_points:
-            self._out.append(Flush())
+            self._leave()
 
     def _recover(self, view: View) -> None:
         """Begin anew with this view."""
@@ -479,8 +577,12 @@ class ExitPoint:
         self._said_ended = False
         for held in (self._streams, self._publishers, self._tokens, self._acknowledgements):
             held.clear()
+        self._rebuilding = None
+        if self._written is not None:
+            self._written.forget()
+        self._adopt(view)
         if self._slot not in view.exit_points:
-            self._out.append(Flush())
+            self._leave()
 
     def _forget_streams(self) -> None:
         """Only the view's own epoch is left."""
@@ -534,33 +636,3 @@ class _Outgoing:
             b"".join(numbers),
         )
         return message, len(numbers)
-
-
-def _merge(results: list[Result]) -> dict[int, tuple[bytes, dict[int, bytes]]]:
-    """Join the matchers' hits: publication -> (its bytes, client -> numbers that match, as a uint32 column).
-
-    Ascending by publication if there is one result.
-    """
-    merged: dict[int, tuple[bytes, dict[int, bytes]]] = {}
-    for result in results:
-        if not result.matched:
-            continue
-        clients = unpack(UINT64, result.clients)
-        matches = unpack(UINT32, result.matches)
-        at = number = 0
-        for place, count, payload in zip(
-            unpack(UINT32, result.matched),
-            unpack(UINT32, result.notifications),
-            cut(result.payload, unpack(UINT32, result.lengths)),
-            strict=True,
-        ):
-            entry = merged.setdefault(place, (payload, {}))
-            own = entry[1]
-            for client, size in zip(clients[at : at + count], matches[at : at + count], strict=True):
-                stop = number + 4 * size
-                numbers = result.numbers[number:stop]
-                number = stop
-                other = own.get(client)
-                own[client] = numbers if other is None else other + numbers
-            at += count
-    return merged

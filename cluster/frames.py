@@ -35,6 +35,10 @@ VERSION = 1
 
 ACKNOWLEDGE_NONE = 0
 ACKNOWLEDGE_MATCHED = 1
+ACKNOWLEDGE_STORED = 2
+
+OVERLOADED = "overloaded: "
+"""Begins the reason where a publication was delivered as any other, and could not be stored, as it had asked."""
 
 UNTIL_UNPUBLISHED = (1 << 63) - 1
 """A publication's `valid_for_ms` for: until it is unpublished."""
@@ -84,12 +88,14 @@ class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
     """Consecutive publications.
 
     first_sequence: the first one's number; numbers rise by one, without holes, over the life of an instance.
-    acknowledge:    0 none, 1 matched: how much the publisher wants to hear; both are acknowledged on the wire,
-                    since the acknowledgement is also the publisher's credit.
+    acknowledge:    0 none, 1 matched, 2 stored: how much the publisher wants to hear; all are acknowledged on the wire,
+                    since the acknowledgement is also the publisher's credit. 2 waits until what matches is in the
+                    matched output and that on disk; only where Welcome says that there is one.
     lengths:        uint32 per publication, its bytes in `payload`.
     valid_for_ms:   how long they are given to new subscriptions that ask for what is valid, from when they are taken
                     in; 0 for not at all, UNTIL_UNPUBLISHED without an end. Sent again, they keep the time they had
                     at the same connection point, and begin anew at another one.
+    time_us:        when they were published, by the publisher's clock, microseconds since 1970; 0 for not said.
     """
 
     first_sequence: int
@@ -97,6 +103,7 @@ class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
     lengths: bytes
     payload: bytes
     valid_for_ms: int = 0
+    time_us: int = 0
 
 
 class Subscribe(Frame, frozen=True, array_like=True, tag=3, gc=False):
@@ -193,6 +200,7 @@ class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):
     resumed: this is a durable session that was there before; held: uint32, the numbers of the subscriptions that it
              holds; listed: so many of them are named by Held frames, which follow at once, before anything else:
              all, unless the client has said that it knows the session, and then none.
+    stores:  publications may ask for the acknowledgement `stored`.
     """
 
     version: int
@@ -207,13 +215,16 @@ class Welcome(Frame, frozen=True, array_like=True, tag=65, gc=False):
     resumed: bool = False
     held: bytes = b""
     listed: int = 0
+    stores: bool = False
 
 
 class Acknowledged(Frame, frozen=True, array_like=True, tag=66, gc=False):
     """Every publication up to and including `upto` is matched and handed over, or is listed as rejected.
 
     window, window_bytes: the credit from now on, as in Welcome.
-    rejected: (sequence, reason) of publications that were refused and that nobody receives.
+    rejected: (sequence, reason) of publications that were refused and that nobody receives; or, with a reason that
+              begins with "overloaded: ", that were delivered as any other, and asked to be stored, for which there was
+              no room.
     not_kept: (sequence, reason) of publications that were matched as any other, but for which there was no room among
               the valid ones.
     """

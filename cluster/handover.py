@@ -43,10 +43,12 @@ STEP_PUBLISHERS = 500
 
 @dataclass(slots=True)
 class Pending:
-    """A released run that is not acknowledged: connection points still to say Delivered, then told to `client`.
+    """A released run that is not acknowledged: connection points still to say Delivered, and the disk if it is asked;
+    then told to `client`.
 
     former:  it was released by the publisher's former exit point, which will say when it is done.
     outcome: how many of its publications are matched, not well-formed, and doubles.
+    handed:  of those it waits for, the connection points.
     """
 
     waits: int
@@ -55,6 +57,7 @@ class Pending:
     rejected: list[tuple[int, str]]
     former: bool = False
     outcome: tuple[int, int, int] = (0, 0, 0)
+    handed: int = 0
 
 
 @dataclass(slots=True)

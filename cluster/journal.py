@@ -5,7 +5,7 @@ it, is on disk. In between it goes on. Whatever may be said only when something 
 Done and Welcome to a client, a notification itself) is an action that waits here for the portion's number.
 
 A portion is what has gathered in one round. A durable session says once a round what is to be written of it, however
-much has happened to it; see `durable.py`.
+much has happened to it; see `durable.py`. Valid publications are written one by one; see `valid.py`.
 """
 
 from __future__ import annotations
@@ -81,23 +81,54 @@ class Took(NamedTuple):
     sequence: int
 
 
+class SaveValid(NamedTuple):
+    """The publication is valid, up to `until_us` (microseconds since 1970; None: until it is withdrawn).
+
+    It replaces what was saved under (publisher, instance, sequence). time_us: when it was taken in. settled: see Kept.
+    """
+
+    publisher: str
+    instance: int
+    sequence: int
+    time_us: int
+    until_us: int | None
+    settled: bool
+    payload: bytes
+
+
+class RemoveValid(NamedTuple):
+    """The publication is not valid any more, or is another connection point's to keep."""
+
+    publisher: str
+    instance: int
+    sequence: int
+
+
+class SaveWithdrawal(NamedTuple):
+    """The publication has been withdrawn, and is not to be taken in again. The latest ones come last in Recovered."""
+
+    publisher: str
+    instance: int
+    sequence: int
+
+
+class RemoveWithdrawal(NamedTuple):
+    """That was long ago."""
+
+    publisher: str
+    instance: int
+    sequence: int
+
+
 class DeadLetter(NamedTuple):
     """Add this line (JSON) to the dead-letter file; it is there before the rest of the portion is."""
 
     line: bytes
 
 
-Write = (
-    SaveSession
-    | SaveDeliveries
-    | EndSession
-    | SaveSubscription
-    | RemoveSubscription
-    | Append
-    | Discard
-    | Took
-    | DeadLetter
-)
+OfSession = SaveSession | SaveDeliveries | EndSession | SaveSubscription | RemoveSubscription | Append | Discard
+OfValid = SaveValid | RemoveValid | SaveWithdrawal | RemoveWithdrawal
+Write = OfSession | OfValid | Took | DeadLetter
 
 
 class SavedSession(NamedTuple):
@@ -115,6 +146,8 @@ class Recovered(NamedTuple):
 
     sessions: list[SavedSession]
     took: list[Took]
+    valid: list[SaveValid]
+    withdrawals: list[SaveWithdrawal]
 
 
 class Journalled(Protocol):
@@ -167,6 +200,10 @@ class Journal:
     def gone(self, one: Journalled) -> None:
         """He has nothing to say any more."""
         self._changed.pop(one, None)
+
+    def has(self, number: int) -> bool:
+        """Tell whether that portion is on disk."""
+        return number <= self._upto
 
     def then(self, action: Callable[[], None]) -> None:
         """Do this when the present portion is on disk."""

@@ -23,11 +23,14 @@ A client fits 43 bits (slots below 2048), a subscription 63.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 import msgspec
 
 from cluster.frames import SUBSCRIPTION_BITS
+
+if TYPE_CHECKING:
+    from cluster.matched import Matched
 
 ClientKey = NewType("ClientKey", int)
 SubscriptionId = NewType("SubscriptionId", int)
@@ -89,6 +92,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     instance: tells apart the lives of a publisher; (publisher, instance, sequence) names a publication for good.
     client:   who published, for the acknowledgement.
     time_us:  when the connection point took them in, microseconds since 1970.
+    stored:   the acknowledgement waits until what matches is in the matched output, and that on disk.
+    published_us: when they were published, by the publisher's clock; 0 if it did not say.
     """
 
     publisher: str
@@ -97,6 +102,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_sequence: int
     count: int
     time_us: int
+    stored: bool = False
+    published_us: int = 0
 
     @property
     def last_sequence(self) -> int:
@@ -199,6 +206,16 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
 
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
     outcomes: list[tuple[int, int, int]]
+
+
+class NameClients(Message, frozen=True, array_like=True, tag=11, gc=False):
+    """CP -> EPs: the client ids of these clients, which have subscriptions; for the matched output.
+
+    ended: these are no more; what matched them may still be on its way.
+    """
+
+    names: list[tuple[int, str]]
+    ended: list[int]
 
 
 # Subscriptions --------------------------------------------------------------------------------------------
@@ -617,6 +634,7 @@ class ClientsMoved(Message, frozen=True, array_like=True, tag=66, gc=False):
 #     C -> all       Recover      the view with the new incarnations; what belongs to earlier epochs is
 #                                 forgotten, lanes are made                                              -> Installed
 #     C -> CPs       Rebuild      the subscriptions that new matchers must hold are sent again           -> Rebuilt
+#       and EPs, if they write    nothing is written any more: what each publisher has in the output is looked up
 #     C -> CPs       Resume       unacknowledged publications are sent again; everything goes on
 
 
@@ -633,14 +651,14 @@ class Recover(Message, frozen=True, array_like=True, tag=70, gc=False):
 
 
 class Rebuild(Message, frozen=True, array_like=True, tag=71, gc=False):
-    """C -> CP, once all serve the epoch. replaced: as in Recover."""
+    """C -> CP, and EPs with an output, once all serve the epoch. replaced: as in Recover."""
 
     epoch: int
     replaced: list[tuple[str, int]]
 
 
 class Rebuilt(Message, frozen=True, array_like=True, tag=72, gc=False):
-    """CP -> C: the matchers hold every subscription of the sessions here."""
+    """CP -> C: the matchers hold every subscription of the sessions here. EP -> C: it knows what is written."""
 
     epoch: int
 
@@ -666,6 +684,7 @@ class Resume(Message, frozen=True, array_like=True, tag=74, gc=False):
 class ValidPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication that is valid for `left_ms` more; None for until it is unpublished.
 
+    until_us: the same as a time, microseconds since 1970, for those who put it on disk.
     settled: it is acknowledged, and with it all before it of this publisher: no notification of them is underway.
     """
 
@@ -673,6 +692,7 @@ class ValidPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     instance: int
     sequence: int
     time_us: int
+    until_us: int | None
     left_ms: int | None
     settled: bool
     payload: bytes
@@ -779,6 +799,7 @@ AnyMessage = (
     | Deliver
     | Delivered
     | Acknowledge
+    | NameClients
     | ChangeSubscriptions
     | ApplyChanges
     | Applied
@@ -914,15 +935,55 @@ class Died(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """To a connection point, first of all: what an earlier incarnation of its slot has had stored. See durable.py."""
+    """To a connection point, first of all: what an earlier incarnation of its slot has had stored. See journal.py.
+
+    now_us: the present time, microseconds since 1970.
+    """
 
     memory: Any
+    now_us: int
 
 
 class Stored(NamedTuple):
-    """Everything that Store has asked for, up to this number, is on disk. They come in order."""
+    """Everything that Store (or AppendOutput) has asked for, up to this number, is on disk. They come in order."""
 
     upto: int
+
+
+class NotStored(NamedTuple):
+    """AppendOutput of this number, of so many rows, has come to nothing, and why: there is no room.
+
+    What is asked for next may have some.
+    """
+
+    number: int
+    rows: int
+    reason: str
+
+
+class OutputMarks(NamedTuple):
+    """To an exit point, first of all, and in answer to ReadOutput: what is written in the logs of all slots.
+
+    marks: (publisher, instance) -> the last sequence that an exit point has released and written what matched of.
+    """
+
+    marks: dict[tuple[str, int], int]
+
+
+class OutputState(NamedTuple):
+    """How the output of this incarnation stands: rows, segments and their bytes that are committed, tries that failed
+    for want of room, whether there is none at the moment, and rows that wait to be committed."""
+
+    rows: int
+    segments: int
+    bytes: int
+    errors: int
+    full: bool
+    pending: int
+
+
+class OutputSealed(NamedTuple):
+    """The answer to SealOutput: every row is in a committed segment."""
 
 
 class SpawnFailed(NamedTuple):
@@ -941,6 +1002,10 @@ Event = (
     | Died
     | Restored
     | Stored
+    | NotStored
+    | OutputMarks
+    | OutputSealed
+    | OutputState
     | SpawnFailed
     | ClientConnected
     | ClientBytes
@@ -1065,6 +1130,39 @@ class Store(NamedTuple):
     writes: tuple[Any, ...]
 
 
+class AppendOutput(NamedTuple):
+    """Write these rows to the slot's log of matched output before any later instruction is followed, so that they
+    survive the process; then, if `sync`, have them on disk soon and say Stored.
+
+    Numbers rise by one. Where there is no room nothing of it is written, and NotStored is said.
+    """
+
+    number: int
+    matched: Matched
+    sync: bool
+
+
+class NameOutputClients(NamedTuple):
+    """Write down these clients' ids for the rows that name them; see NameClients."""
+
+    names: list[tuple[int, str]]
+    ended: list[int]
+
+
+class ReadOutput(NamedTuple):
+    """Have this slot's log on disk, then say OutputMarks with what all slots' logs hold now."""
+
+
+class SealOutput(NamedTuple):
+    """Have all rows of this slot in committed segments, and say OutputSealed: nothing will be written any more."""
+
+
+class AdoptOutput(NamedTuple):
+    """Seal what slots other than these have left behind, if nobody plays them."""
+
+    slots: tuple[int, ...]
+
+
 Instruction = (
     Send
     | Broadcast
@@ -1082,4 +1180,9 @@ Instruction = (
     | Kill
     | Persist
     | Store
+    | AppendOutput
+    | NameOutputClients
+    | ReadOutput
+    | SealOutput
+    | AdoptOutput
 )

@@ -2,7 +2,7 @@
 
     STARTING     another incarnation of each is started, until all have joined; the others go on as well as they can
     CONNECTING   the view with them on disk, then Recover to all, until all are Installed
-    REBUILDING   Rebuild to the connection points, until all say Rebuilt
+    REBUILDING   Rebuild to the connection points, and to exit points that write an output, until all say Rebuilt
 
 Then Resume to the connection points, and it is over. A further death begins it anew, with a higher epoch; every step
 may be repeated. A start that fails is tried again, ever more seldom; `troubles` says why it waits.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cluster.messages import CONNECTION_POINT, Installed, Instruction, Peer, Rebuild, Rebuilt, Recover, Send
+from cluster.messages import CONNECTION_POINT, EXIT_POINT, Installed, Instruction, Peer, Rebuild, Rebuilt, Recover, Send
 from cluster.view import View
 
 RETRY_MS, RETRY_MS_MOST = 500, 30_000
@@ -35,11 +35,14 @@ class Recovery:
 
     replaced: who has died since every role last served one view, with the last incarnation that has.
     troubles: why they are not back, by slot.
+    writes:   exit points write an output. What is written already must not be written again, by whichever of them: so
+              nobody looks before all of them, those that leave as well, have heard Recover and write no more.
     retries:  when to start a slot again, and how long it was waited for.
     """
 
     now_ms: int
     replaced: dict[Peer, int] = field(default_factory=dict)
+    writes: bool = False
     phase: Phase = Phase.STARTING
     view: View | None = None
     waiting: set[Peer] = field(default_factory=set)
@@ -82,8 +85,10 @@ class Recovery:
     def connect(self, view: View, told: Iterable[Peer]) -> list[Instruction]:
         """All have joined, and the view is on disk."""
         self.view = view
+        told = list(told)
         self.troubles.clear()
-        self._enter(Phase.CONNECTING, (member.peer for member in view.members))
+        leaving = [peer for peer in told if self.writes and peer.layer == EXIT_POINT]
+        self._enter(Phase.CONNECTING, [*(member.peer for member in view.members), *leaving])
         message = Recover(view.epoch, list(view.members), view.owners, self.names())
         return [Send(peer, message) for peer in sorted(told)]
 
@@ -100,9 +105,10 @@ class Recovery:
     def rebuild(self) -> list[Instruction]:
         """All serve the view."""
         assert self.view is not None, "nothing to rebuild for"
-        doors = self.view.peers(CONNECTION_POINT)
-        self._enter(Phase.REBUILDING, doors)
-        return [Send(peer, Rebuild(self.view.epoch, self.names())) for peer in doors]
+        writers = self.view.peers(EXIT_POINT) if self.writes else ()
+        asked = (*self.view.peers(CONNECTION_POINT), *writers)
+        self._enter(Phase.REBUILDING, asked)
+        return [Send(peer, Rebuild(self.view.epoch, self.names())) for peer in asked]
 
     def end(self) -> None:
         """It is over: the durations stand."""

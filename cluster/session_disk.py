@@ -13,12 +13,17 @@ from cluster.journal import (
     DeadLetter,
     Discard,
     EndSession,
+    OfSession,
     Recovered,
     RemoveSubscription,
+    RemoveValid,
+    RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
     SaveSession,
     SaveSubscription,
+    SaveValid,
+    SaveWithdrawal,
     Took,
     Write,
 )
@@ -40,6 +45,8 @@ class SessionDisk:
         self.dead_letters: list[bytes] = []
         self._sessions: dict[int, _Rows] = {}
         self._took: dict[tuple[str, int], int] = {}
+        self._valid: dict[tuple[str, int, int], SaveValid] = {}
+        self._withdrawals: dict[SaveWithdrawal, None] = {}  # the latest last
         self._waiting: deque[Store] = deque()
 
     def ask(self, portion: Store) -> None:
@@ -70,12 +77,24 @@ class SessionDisk:
         self._waiting.clear()
 
     def _write(self, write: Write) -> None:
-        if isinstance(write, DeadLetter):
-            self.dead_letters.append(write.line)
-            return
-        if isinstance(write, Took):
-            self._took[write.publisher, write.instance] = write.sequence
-            return
+        match write:
+            case DeadLetter(line):
+                self.dead_letters.append(line)
+            case Took(publisher, instance, sequence):
+                self._took[publisher, instance] = sequence
+            case SaveValid(publisher, instance, sequence):
+                self._valid[publisher, instance, sequence] = write
+            case RemoveValid(publisher, instance, sequence):
+                self._valid.pop((publisher, instance, sequence), None)
+            case SaveWithdrawal():
+                self._withdrawals.pop(write, None)
+                self._withdrawals[write] = None
+            case RemoveWithdrawal():
+                self._withdrawals.pop(SaveWithdrawal(*write), None)
+            case _:
+                self._write_session(write)
+
+    def _write_session(self, write: OfSession) -> None:
         rows = self._sessions.setdefault(write.session, _Rows())
         match write:
             case SaveSession(_, state):
@@ -105,4 +124,5 @@ class SessionDisk:
             )
             for session, rows in sorted(self._sessions.items())
         ]
-        return Recovered(sessions, [Took(*key, sequence) for key, sequence in self._took.items()])
+        took = [Took(*key, sequence) for key, sequence in self._took.items()]
+        return Recovered(sessions, took, list(self._valid.values()), list(self._withdrawals))

@@ -73,6 +73,7 @@ class LocalCluster:
         self._loop = asyncio.get_running_loop()
         self._assembly = Assembly(self._config, self._client_output)
         self._assembly.stopper = self._stop
+        self._assembly.wall_us = lambda: time.time_ns() // 1000
         self._pump()
         assert self._assembly.serving, "the cluster does not serve"
         self._tick()

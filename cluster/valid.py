@@ -12,21 +12,28 @@ The hard case is a publication that is withdrawn while a copy of it is still on 
 that has changed its connection point, or handed over by a connection point that leaves. The last withdrawals are
 remembered, and what they name is not taken.
 
-Validity does not outlive a crash of its connection point: it is kept in memory. `entries` and `take` are all that a
-store would need: the one lists what there is, the other brings it back.
+A crash of the connection point costs nothing that was promised. A publication is written to the slot's file
+(`journal.py`) when it is settled, and its publisher is told Acknowledged when that is on disk; what is not settled is
+sent again by its publisher. What another connection point hands over is written before that is told so, and a
+withdrawal before anybody is told that it is done. The next incarnation takes all of it up (`restore`).
+
+Time: within a life a publication is valid up to a time on the clock of Tick. On disk is the time of day at which it is
+over, so the next life needs the time of day, and a clock that was set meanwhile moves the end by as much; but nothing
+becomes valid for longer than it was at first.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 from sortedcontainers import SortedDict, SortedList
 
 from cluster.config import ClientLimits, ValidSettings
+from cluster.journal import OfValid, Recovered, RemoveValid, RemoveWithdrawal, SaveValid, SaveWithdrawal
 from cluster.language import normal_matches
 from cluster.language.normal import NormalForm
 from cluster.messages import ValidPublication
@@ -47,21 +54,28 @@ _attributes = msgspec.msgpack.Decoder(dict[str, bool | int | float | str | None]
 class Kept:
     """A valid publication.
 
-    expires_ms: on the clock of Tick; None for until it is withdrawn. settled: it is acknowledged, so no notification
-    of it is on its way any more.
+    until_us, expires_ms: when it is over, by the time of day and on the clock of Tick; None for until it is withdrawn.
+    settled: the matchers have it and so has everybody whom it is for: no notification of it is on its way any more.
+    saved: it is on disk, or about to be.
     """
 
     time_us: int
+    until_us: int | None
     expires_ms: int | None
     settled: bool
     payload: bytes
+    saved: bool = False
 
 
 class ValidPublications:
-    """The store. Cost: O(log n) to add or remove; a step of a question is bounded by the caller."""
+    """The store. Cost: O(log n) to add or remove; a step of a question is bounded by the caller.
 
-    def __init__(self, settings: ValidSettings) -> None:
+    write: has something written to the slot's file.
+    """
+
+    def __init__(self, settings: ValidSettings, write: Callable[[OfValid], None]) -> None:
         self._settings = settings
+        self._write = write
         self._valid: SortedDict[Key, Kept] = SortedDict()
         self._expiring: SortedList[tuple[int, Key]] = SortedList()
         self._withdrawn: OrderedDict[Key, None] = OrderedDict()
@@ -91,8 +105,36 @@ class ValidPublications:
         held = self._valid.get(key)
         if held is not None:
             held.settled = held.settled or valid.settled
+            self._save(key, held)
         elif key not in self._withdrawn:
             self._put(key, valid)
+            self._save(key, valid)
+
+    def _save(self, key: Key, valid: Kept) -> None:
+        if not valid.saved:
+            valid.saved = True
+            self._write(SaveValid(*key, valid.time_us, valid.until_us, valid.settled, valid.payload))
+
+    def restore(self, recovered: Recovered, now_us: int, now_ms: int) -> None:
+        """Take up what an earlier life of the slot has saved. now_us: by the time of day; now_ms: on Tick's clock."""
+        for publisher, instance, sequence in recovered.withdrawals:
+            self._withdrawn[publisher, instance, sequence] = None
+        for publisher, instance, sequence, time_us, until_us, settled, payload in recovered.valid:
+            key = (publisher, instance, sequence)
+            expires_ms = None
+            if until_us is not None:
+                left_us = min(until_us - now_us, until_us - time_us)
+                if left_us <= 0:
+                    self._write(RemoveValid(*key))
+                    continue
+                expires_ms = now_ms + -(-left_us // 1000)
+            self._put(key, Kept(time_us, until_us, expires_ms, settled, payload, saved=True))
+
+    def begin(self, now_ms: int) -> None:
+        """The clock of Tick begins, at this time; whatever is kept was so with 0 for the present."""
+        self._expiring = SortedList((expires_ms + now_ms, key) for expires_ms, key in self._expiring)
+        for expires_ms, key in self._expiring:
+            self._valid[key].expires_ms = expires_ms
 
     def _put(self, key: Key, valid: Kept) -> None:
         self._valid[key] = valid
@@ -108,7 +150,19 @@ class ValidPublications:
         self.bytes -= len(valid.payload) + KEPT_BYTES
         if valid.expires_ms is not None:
             self._expiring.remove((valid.expires_ms, key))
+        self._unsave(key, valid)
         return True
+
+    def handed_over(self, key: Key) -> None:
+        """Another connection point has the publication on its disk: a later life of this one need not have it."""
+        valid = self._valid.get(key)
+        if valid is not None:
+            self._unsave(key, valid)
+
+    def _unsave(self, key: Key, valid: Kept) -> None:
+        if valid.saved:
+            valid.saved = False
+            self._write(RemoveValid(*key))
 
     def withdraw(self, publisher: str, instances: list[int] | None, sequence: int) -> list[int]:
         """Forget what the publisher has sent under this number in these of its lives, and take it no more.
@@ -123,8 +177,10 @@ class ValidPublications:
             self.remove(key)
             self._withdrawn[key] = None
             self._withdrawn.move_to_end(key)
+            self._write(SaveWithdrawal(*key))
             if len(self._withdrawn) > WITHDRAWALS_REMEMBERED:
-                self._withdrawn.popitem(last=False)
+                oldest, _ = self._withdrawn.popitem(last=False)
+                self._write(RemoveWithdrawal(*oldest))
         return instances
 
     def _lives(self, publisher: str) -> list[int]:
@@ -138,10 +194,15 @@ class ValidPublications:
             lives.append(following[1])
             after = (publisher, following[1] + 1, -1)
 
-    def settle(self, publisher: str, instance: int, first: int, last: int) -> None:
-        """Take note that these are acknowledged."""
+    def settle(self, publisher: str, instance: int, first: int, last: int) -> bool:
+        """Take note that these are settled, and save them; tell whether any of them is kept."""
+        kept = False
         for key in self._valid.irange((publisher, instance, first), (publisher, instance, last)):
-            self._valid[key].settled = True
+            kept = True
+            valid = self._valid[key]
+            valid.settled = True
+            self._save(key, valid)
+        return kept
 
     def expire(self, now_ms: int) -> int:
         """Forget what is not valid any more, EXPIRED_AT_ONCE at most; return how many."""
@@ -165,6 +226,7 @@ class ValidPublications:
         expiring = [(valid.expires_ms, key) for key, valid in self._valid.items() if valid.expires_ms is not None]
         assert sorted(expiring) == list(self._expiring)
         assert len(self._withdrawn) <= WITHDRAWALS_REMEMBERED
+        assert not any(key in self._withdrawn for key in self._valid)
 
 
 class Piece:
@@ -212,14 +274,15 @@ class Piece:
 def outward(key: Key, valid: Kept, now_ms: int) -> ValidPublication:
     """Return a publication as connection points tell each other of it."""
     left_ms = None if valid.expires_ms is None else max(valid.expires_ms - now_ms, 0)
-    return ValidPublication(*key, valid.time_us, left_ms, valid.settled, valid.payload)
+    return ValidPublication(*key, valid.time_us, valid.until_us, left_ms, valid.settled, valid.payload)
 
 
 def inward(publication: ValidPublication, now_ms: int) -> tuple[Key, Kept]:
     """Return what `outward` has made a message of."""
     one = publication
     expires_ms = None if one.left_ms is None else now_ms + one.left_ms
-    return (one.publisher, one.instance, one.sequence), Kept(one.time_us, expires_ms, one.settled, one.payload)
+    kept = Kept(one.time_us, one.until_us, expires_ms, one.settled, one.payload)
+    return (one.publisher, one.instance, one.sequence), kept
 
 
 def well_formed(payload: bytes, limits: ClientLimits) -> bool:

@@ -8,18 +8,23 @@
 All of it goes by an access point. Nothing relies on a question or an answer to arrive: a question is asked again after
 ASK_AGAIN_MS, and answering twice does no harm. When the connection points of the view change, and after a recovery,
 everything that is underway is asked anew, as what a former one has had is at another one by then.
+
+What is promised to others waits until it is on disk: that something is withdrawn, or taken over, and, for the last
+connection point that leaves with nothing kept, that its own file has nothing left which others have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from cluster.config import Config
 from cluster.errors import CodecError
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.initial import Initial, Part
+from cluster.journal import Journal, OfValid, Recovered
 from cluster.language import decode_normal
 from cluster.messages import (
     AboutValid,
@@ -85,14 +90,19 @@ class Leaving:
 
 
 class Validity:
-    """The machine. send: puts a message on the lane to an access point."""
+    """The machine. send: puts a message on the lane to an access point.
 
-    def __init__(self, slot: int, incarnation: int, config: Config, send: SendTo) -> None:
+    _written: the journal's last portion in which something of this part is.
+    """
+
+    def __init__(self, slot: int, incarnation: int, config: Config, send: SendTo, journal: Journal) -> None:
         self._slot = slot
         self._settings = config.valid
         self._limits = config.client_limits
         self._send = send
-        self.store = ValidPublications(config.valid)
+        self._journal = journal
+        self._written = 0
+        self.store = ValidPublications(config.valid, self._write)
         self.now_ms = 0
         self._slots: tuple[int, ...] = ()  # the connection points to ask, this one included
         self._silent = False  # in a recovery: nothing is sent
@@ -107,7 +117,8 @@ class Validity:
         """For whom something has come; the owner clears it."""
         self.withdrawn: list[tuple[int, int]] = []
         """(session, request) of what is unpublished now; the owner clears it."""
-        self.counters = dict.fromkeys(("valid_kept", "valid_not_kept", "valid_expired", "valid_handed_over"), 0)
+        names = ("valid_kept", "valid_not_kept", "valid_expired", "valid_handed_over", "valid_restored")
+        self.counters = dict.fromkeys(names, 0)
 
     def gauges(self) -> dict[str, int]:
         """Return the counters, and what is held at the moment."""
@@ -117,15 +128,28 @@ class Validity:
             "valid_questions": len(self._queries) + len(self._pieces) + len(self._withdrawals),
         }
 
+    # The slot's file ----------------------------------------------------------------------------------------------
+
+    def _write(self, write: OfValid) -> None:
+        self._journal.write(write)
+        self._written = self._journal.present
+
+    def restore(self, recovered: Recovered, now_us: int) -> None:
+        """Take up what an earlier life of the slot has kept. now_us: the time of day, microseconds since 1970."""
+        self.store.restore(recovered, now_us, self.now_ms)
+        self.counters["valid_restored"] += len(self.store)
+
     # What comes in ------------------------------------------------------------------------------------------------
 
     def keep(
         self, publisher: str, instance: int, first_sequence: int, time_us: int, payloads: Iterable[bytes], for_ms: int
     ) -> list[tuple[int, str]]:
         """Keep publications; return (sequence, reason) of those for which there is no room."""
+        until_us: int | None = None
         expires_ms: int | None = None
         reason: str | None = None
         if for_ms != UNTIL_UNPUBLISHED:
+            until_us = time_us + 1000 * for_ms
             expires_ms = self.now_ms + for_ms
             if for_ms > self._settings.for_s_max * 1000:
                 reason = f"valid for {for_ms / 1000:g} s, the limit is {self._settings.for_s_max} s"
@@ -133,7 +157,7 @@ class Validity:
         for sequence, payload in enumerate(payloads, first_sequence):
             if not well_formed(payload, self._limits):
                 continue  # the matchers will reject it
-            kept = Kept(time_us, expires_ms, False, payload)
+            kept = Kept(time_us, until_us, expires_ms, False, payload)
             why_not = reason or self.store.add((publisher, instance, sequence), kept)
             if why_not is None:
                 self.counters["valid_kept"] += 1
@@ -141,6 +165,15 @@ class Validity:
                 self.counters["valid_not_kept"] += 1
                 not_kept.append((sequence, f"not kept as valid: {why_not}"))
         return not_kept
+
+    def settle(self, publisher: str, instance: int, first: int, last: int, rejected: Iterable[int]) -> int:
+        """The matchers have what the publisher has sent from `first` to `last`, or have refused it.
+
+        Returns the portion of the journal that must be on disk before the publisher is told; 0 for none.
+        """
+        for sequence in rejected:
+            self.store.remove((publisher, instance, sequence))
+        return self._written if self.store.settle(publisher, instance, first, last) else 0
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -210,6 +243,9 @@ class Validity:
         if slots and not self._silent:
             self._send(Relay(self._slot, slots, content))
 
+    def _tell_when_written(self, slot: int, content: AboutValid) -> None:
+        self._journal.when(self._written, partial(self._tell, [slot], content))
+
     # Unpublishing -------------------------------------------------------------------------------------------------
 
     @property
@@ -250,7 +286,10 @@ class Validity:
         if one.instances is None and one.found:
             self._begin(one.session, one.request, one.publisher, sorted(one.found), one.sequence, set())
         else:
-            self.withdrawn.append((one.session, one.request))
+            self._journal.when(self._written, partial(self._withdrawn, one.session, one.request))
+
+    def _withdrawn(self, session: int, request: int) -> None:
+        self.withdrawn.append((session, request))
 
     # Leaving ------------------------------------------------------------------------------------------------------
 
@@ -258,7 +297,7 @@ class Validity:
         """Hand over what is valid here; return whether that is done. Nothing may come in any more."""
         others = [slot for slot in self._slots if slot != self._slot]
         if self._left or not len(self.store) or not others:
-            return True
+            return self._journal.has(self._written)
         if self._leaving is None:
             self._leaving = Leaving(others[0])
             self._hand_over()
@@ -299,6 +338,8 @@ class Validity:
             return
         if answer.taken:
             self.counters["valid_handed_over"] += len(leaving.chunk)
+            for key, _ in leaving.chunk:
+                self.store.handed_over(key)
             leaving.after = leaving.chunk[-1][0]
         else:
             leaving.refused.add(sender)
@@ -324,7 +365,8 @@ class Validity:
             case FoundValid():
                 self._found(content)
             case WithdrawValid(query, publisher, instances, sequence):
-                self._tell([sender], WithdrawnValid(query, self.store.withdraw(publisher, instances, sequence)))
+                withdrawn = self.store.withdraw(publisher, instances, sequence)
+                self._tell_when_written(sender, WithdrawnValid(query, withdrawn))
             case WithdrawnValid(query, instances):
                 withdrawal = self._withdrawals.get(query)
                 if withdrawal is not None:
@@ -337,7 +379,7 @@ class Validity:
                 if not leaving:
                     for one in publications:
                         self.store.take(*inward(one, self.now_ms))
-                self._tell([sender], TakenValid(query, not leaving))
+                self._tell_when_written(sender, TakenValid(query, not leaving))
             case TakenValid():
                 self._taken(sender, content)
 
@@ -388,6 +430,8 @@ class Validity:
 
     def tick(self, now_ms: int) -> None:
         """Let what has expired go, and ask again what was not answered."""
+        if not self.now_ms:
+            self.store.begin(now_ms)
         self.now_ms = now_ms
         self.counters["valid_expired"] += self.store.expire(now_ms)
         if self._silent:

@@ -32,10 +32,10 @@ def acknowledge_option(command: Command) -> Command:
     """Add --ack."""
     return click.option(
         "--ack",
-        type=click.Choice(["none", "matched"]),
+        type=click.Choice(["none", "matched", "stored"]),
         default="matched",
         show_default=True,
-        help="What to wait for: nothing, or that each reading is matched and handed over.",
+        help="What to wait for: nothing, that each reading is matched and handed over, or that it is stored as well.",
     )(command)
 
 

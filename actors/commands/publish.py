@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO
 
 import click
 
@@ -15,6 +15,7 @@ from actors.commands.failures import Interrupted
 from actors.commands.options import acknowledge_option, client_options, plural
 from actors.commands.publishing import publish_all
 from actors.commands.running import run
+from cluster.client import Acknowledge
 from cluster.errors import RejectedError
 from cluster.readings.source import Publication
 from cluster.readings.tabular import LINE_BYTES_MAX, parse_json_line
@@ -53,7 +54,7 @@ def _validity(ctx: click.Context, param: click.Parameter, seconds: float) -> flo
     "until they are unpublished.",
 )
 @click.pass_context
-def pub(ctx: click.Context, url: str, client_id: str | None, ack: Literal["none", "matched"], valid_for: float) -> None:
+def pub(ctx: click.Context, url: str, client_id: str | None, ack: Acknowledge, valid_for: float) -> None:
     """Publish readings from stdin, one JSON object a line, as they come.
 
     Values are booleans, numbers, strings and null; nested objects are flattened with dots. A line that cannot be

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from cluster.client import Acknowledge
 from cluster.errors import RejectedError
 from cluster.readings.source import Publication
 
@@ -17,7 +18,7 @@ Refused = Callable[[RejectedError], None]
 async def publish_all(
     client: Client,
     publications: Iterator[Publication] | AsyncIterator[Publication],
-    ack: Literal["none", "matched"],
+    ack: Acknowledge,
     refused: Refused,
     valid_for: float = 0,
 ) -> None:

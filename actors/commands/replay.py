@@ -7,7 +7,6 @@ import itertools
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Literal
 
 import click
 
@@ -16,6 +15,7 @@ from actors.commands.options import acknowledge_option, client_options, plural
 from actors.commands.publishing import publish_all
 from actors.commands.running import run
 from actors.commands.troubles import describe_report, show_troubles
+from cluster.client import Acknowledge
 from cluster.errors import RejectedError
 from cluster.readings import FORMATS, Readings, open_readings
 from cluster.readings.source import TROUBLES_KEPT, Publication
@@ -68,7 +68,7 @@ def replay(
     path: str,
     url: str,
     client_id: str | None,
-    ack: Literal["none", "matched"],
+    ack: Acknowledge,
     format: str | None,
     speed: float | None,
     time_attribute: str,

@@ -16,6 +16,7 @@ import contextlib
 import math
 import random
 import secrets
+import time
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,14 +40,21 @@ from cluster.client.protocol import (
 from cluster.client.publishing import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX, Offer
 from cluster.client.requests import Request
 from cluster.client.streams import Initial, Notifications, Policy, Stream, Subscription, SubscriptionGroup, again
-from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RefusedError, RejectedError
-from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE, UNTIL_UNPUBLISHED
+from cluster.errors import (
+    ConfigError,
+    ConnectionLostError,
+    KittiwakeError,
+    OverloadedError,
+    RefusedError,
+    RejectedError,
+)
+from cluster.frames import ACKNOWLEDGE_MATCHED, ACKNOWLEDGE_NONE, ACKNOWLEDGE_STORED, OVERLOADED, UNTIL_UNPUBLISHED
 
 if TYPE_CHECKING:
     from cluster.client.filters import FilterLike
 
-Acknowledge = Literal["none", "matched"]
-_LEVELS: dict[str, int] = {"none": ACKNOWLEDGE_NONE, "matched": ACKNOWLEDGE_MATCHED}
+Acknowledge = Literal["none", "matched", "stored"]
+_LEVELS: dict[str, int] = {"none": ACKNOWLEDGE_NONE, "matched": ACKNOWLEDGE_MATCHED, "stored": ACKNOWLEDGE_STORED}
 
 ATTEMPT_TIMEOUT_S = 5.0
 """From opening the transport to Welcome; longer, and the next host is tried."""
@@ -317,21 +325,24 @@ class Client:
 
         Shape:   name -> bool, int, float, str or None; nested mappings are flattened with dots.
         Returns: with "matched", when it is matched and handed to every connection point with a subscriber for it; with
-                 "none", when there was room in the window and it has its place in what is written next.
+                 "stored", when besides what matched is in the cluster's matched output, on disk; with "none", when
+                 there was room in the window and it has its place in what is written next.
         valid_for: seconds for which it is also given to new subscriptions with initial="valid"; math.inf for until it
                  is unpublished, 0 for not at all. Rounded to milliseconds.
         Waits:   while the window is used up or the connection is renewed.
         Raises:  RejectedError, from here for what can't be published, nothing being sent; or from the cluster, also
                  when it was delivered to those who listen and there was no room to keep it as valid. For "none" the
                  latter is only counted (`rejected`, `not_kept`). ValueError for a bad argument.
+                 With "stored": OverloadedError where the disk has no room: it was delivered, and is not stored;
+                 RefusedError where the cluster has no matched output.
                  ConnectionLostError when the client has ended: the publication may have been delivered or not.
         """
-        level = _level(ack)
+        level = self._check_level(ack)
         valid_for_ms = _valid_for_ms(valid_for)
         packed = self._packer.pack(attributes)
         if self._failure is not None or self._leaving:
             raise self._lost()
-        offer = Offer((packed,), level, None, valid_for_ms)
+        offer = Offer((packed,), level, None, valid_for_ms, time.time_ns() // 1000)
         admitted = self._publishing.offer(offer)
         if admitted:
             self._flush_publications()
@@ -352,9 +363,15 @@ class Client:
         if offer.lost:
             raise self._lost()
         if offer.rejected:
-            sequence, reason = offer.rejected[0]
-            raise RejectedError(reason, sequence=sequence)
+            raise _rejected(*offer.rejected[0])
         return offer.first_sequence
+
+    def _check_level(self, ack: str) -> int:
+        level = _level(ack)
+        welcome = self._protocol.welcome
+        if level == ACKNOWLEDGE_STORED and welcome is not None and not welcome.stores:
+            raise RefusedError("ack is 'stored', and this cluster has no matched output (output.path)", code="stored")
+        return level
 
     async def unpublish(self, sequence: int, *, instance: int | Literal["any"] | None = None) -> None:
         """End the validity of a publication of this client id; nothing happens to one that is not valid.
@@ -397,7 +414,7 @@ class Client:
                  passes through. In all these cases everything before is published.
                  ConnectionLostError when the client has ended.
         """
-        progress = _Progress(self, _level(ack), _valid_for_ms(valid_for))
+        progress = _Progress(self, self._check_level(ack), _valid_for_ms(valid_for))
         try:
             if isinstance(publications, AsyncIterable):
                 async for attributes in publications:
@@ -440,7 +457,7 @@ class Client:
 
     async def _publish_packed(self, batches: AsyncIterable[list[bytes]], ack: Acknowledge, valid_for: float = 0) -> int:
         """As publish_many, for publications that were packed elsewhere."""
-        progress = _Progress(self, _level(ack), _valid_for_ms(valid_for))
+        progress = _Progress(self, self._check_level(ack), _valid_for_ms(valid_for))
         async for batch in batches:
             await progress.add(batch)
         await progress.settle()
@@ -976,7 +993,7 @@ class _Progress:
         """Offer a batch; return when it has its numbers."""
         client = self._client
         client._check_open()
-        offer = Offer(packed, self._level, self._changed, self._valid_for_ms)
+        offer = Offer(packed, self._level, self._changed, self._valid_for_ms, time.time_ns() // 1000)
         self.count += len(packed)
         if client._publishing.offer(offer):
             if not offer.settled:
@@ -1001,7 +1018,7 @@ class _Progress:
             sequence, reason = self._rejected[0]
             if len(self._rejected) > 1:
                 reason = f"{len(self._rejected)} of {self.count} publications, the first: {reason}"
-            raise RejectedError(reason, sequence=sequence)
+            raise _rejected(sequence, reason, overloaded=self._rejected[0][1].startswith(OVERLOADED))
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -1019,6 +1036,11 @@ class _Progress:
         waiter = self._waiter
         if waiter is not None and not waiter.done() and (self._lost or self._waits_for()):
             waiter.set_result(None)
+
+
+def _rejected(sequence: int, reason: str, *, overloaded: bool = False) -> RejectedError:
+    kind = OverloadedError if overloaded or reason.startswith(OVERLOADED) else RejectedError
+    return kind(reason, sequence=sequence)
 
 
 def _level(ack: str) -> int:

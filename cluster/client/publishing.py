@@ -35,6 +35,7 @@ class Offer:
     """Publications that are admitted together, in order.
 
     first_sequence: 0 until admitted; then the number of the first.
+    time_us:        when, microseconds since 1970; 0 for not said. Offers that go in one frame bear the first one's.
     rejected:       (sequence, reason) of those that the cluster refused, or did not keep as valid; complete when
                     settled.
     settled:        with acknowledgement: everything in it is acknowledged or rejected; without: it is admitted.
@@ -52,6 +53,7 @@ class Offer:
         "rejected",
         "settled",
         "size",
+        "time_us",
         "valid_for_ms",
         "withdrawn",
     )
@@ -62,8 +64,10 @@ class Offer:
         acknowledge: int,
         changed: Callable[[Offer], None] | None = None,
         valid_for_ms: int = 0,
+        time_us: int = 0,
     ) -> None:
         self.packed: Sequence[bytes] = packed
+        self.time_us = time_us
         self.valid_for_ms = valid_for_ms
         self.acknowledge = acknowledge
         self.changed = changed
@@ -79,9 +83,10 @@ class _Chunk:
     """Consecutive publications of one level and validity: `packed[start:]`, the first of them numbered
     `first_sequence`."""
 
-    __slots__ = ("acknowledge", "first_sequence", "packed", "size", "start", "valid_for_ms")
+    __slots__ = ("acknowledge", "first_sequence", "packed", "size", "start", "time_us", "valid_for_ms")
 
-    def __init__(self, first_sequence: int, acknowledge: int, valid_for_ms: int) -> None:
+    def __init__(self, first_sequence: int, acknowledge: int, valid_for_ms: int, time_us: int) -> None:
+        self.time_us = time_us
         self.first_sequence = first_sequence
         self.acknowledge = acknowledge
         self.valid_for_ms = valid_for_ms
@@ -109,7 +114,7 @@ class _Chunk:
 
     def cut(self, count: int) -> _Chunk:
         """Split the first ones off and return them as a chunk of their own."""
-        head = _Chunk(self.first_sequence, self.acknowledge, self.valid_for_ms)
+        head = _Chunk(self.first_sequence, self.acknowledge, self.valid_for_ms, self.time_us)
         head.packed = self.packed[self.start : self.start + count]
         head.size = self.skip(count)
         return head
@@ -242,6 +247,7 @@ class Publishing:
                         struct.pack(f"<{len(packed)}I", *map(len, packed)),
                         b"".join(packed),
                         chunk.valid_for_ms,
+                        chunk.time_us,
                     )
                 )
             )
@@ -298,7 +304,7 @@ class Publishing:
         for packed in offer.packed:
             size = len(packed)
             if chunk is None or chunk.size + size > limit or len(chunk.packed) - chunk.start >= CHUNK_COUNT_MAX:
-                chunk = _Chunk(sequence, acknowledge, offer.valid_for_ms)
+                chunk = _Chunk(sequence, acknowledge, offer.valid_for_ms, offer.time_us)
                 self._waiting.append(chunk)
             chunk.packed.append(packed)
             chunk.size += size

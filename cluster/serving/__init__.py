@@ -5,7 +5,7 @@ it asks when it is made, so the list of its arguments is the list of what it dep
 
     connections, turns            sockets, and whose frames are read next
     sessions, login, attaching    clients that have logged in; durable sessions, which outlive their connections
-    publishing                    from Publish to Acknowledged
+    publishing, books             from Publish to Acknowledged, and what became of it
     subscribing, changes          from Subscribe to Done, and what a recovery needs to do it again
     delivering, notifying         from Deliver to Notify
     giving                        what is valid, to a new subscription

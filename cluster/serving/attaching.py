@@ -130,6 +130,7 @@ class Attaching:
     def end(self, session: Session, durable: DurableSession) -> None:
         """Its client wants it no more, or it has expired."""
         del self._shared.sessions[durable.number]
+        self._shared.naming.end(session.key)
         self._shared.touched.pop(durable.number, None)
         self._homes.end(durable)
         self._changes.close_all(session)

@@ -2,13 +2,17 @@
 
 They are gathered until the end of the round; a change of a subscription sends what was gathered before it first. What
 was taken from a client is held until it is acknowledged, and is sent again after a recovery. A client's window bounds
-what is held for it, the pool what is held for all.
+what is held for it, the pool what is held for all. What was published with `valid_for` is acknowledged when the
+matchers have it and it is on disk.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from cluster import columns, frames
 from cluster.frames import UNTIL_UNPUBLISHED
+from cluster.journal import Journal
 from cluster.messages import Acknowledge, Peer, Publications, Run, Send
 from cluster.serving.books import Books
 from cluster.serving.records import Refusal, Session
@@ -25,8 +29,9 @@ class Publishing:
     _durable:   durable sessions, by the number that they publish under.
     """
 
-    def __init__(self, shared: Shared, validity: Validity) -> None:
+    def __init__(self, shared: Shared, journal: Journal, validity: Validity) -> None:
         self._shared = shared
+        self._journal = journal
         self._validity = validity
         self.publishers = 0
         self.pool_bytes = 0
@@ -53,8 +58,13 @@ class Publishing:
             )
         if sum(columns.unpack(columns.UINT32, frame.lengths)) != size:
             raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
-        if frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
+        stored = frame.acknowledge == frames.ACKNOWLEDGE_STORED
+        if not stored and frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
             raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
+        if stored and not self._shared.stores:
+            raise Refusal("malformed", "acknowledge level stored: this cluster has no matched output (output.path)")
+        if not 0 <= frame.time_us < 1 << 62:
+            raise Refusal("malformed", f"published at {frame.time_us} us")
         if not 0 <= frame.valid_for_ms <= UNTIL_UNPUBLISHED:
             raise Refusal("malformed", f"publications valid for {frame.valid_for_ms} ms")
         if session.next_sequence is None:
@@ -76,7 +86,16 @@ class Publishing:
                 f"{self._shared.flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
-        run = Run(session.client_id, session.instance, session.publisher, frame.first_sequence, count, now_us)
+        run = Run(
+            session.client_id,
+            session.instance,
+            session.publisher,
+            frame.first_sequence,
+            count,
+            now_us,
+            stored,
+            frame.time_us,
+        )
         session.unacknowledged.append((run, frame.lengths, frame.payload))
         self._shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)
         session.flight_bytes += size
@@ -114,32 +133,58 @@ class Publishing:
     def acknowledge(self, message: Acknowledge) -> None:
         """The matchers have what clients have published."""
         for (client, upto, rejected), outcome in zip(message.acknowledgements, message.outcomes, strict=True):
-            number = client & SESSION_MASK
-            session = self._shared.sessions.get(number) or self._durable.get(number)
-            if session is None or session.publisher != client:
-                self.books.enter_orphans(client, upto, outcome)
-                continue  # gone meanwhile
-            assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
-            assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
-            if upto <= session.acknowledged:
-                continue  # again, or late, after a recovery
-            self._shared.counters["acknowledged"] += upto - session.acknowledged
-            self.books.enter(upto - session.acknowledged, outcome)
-            self._shared.counters["rejected"] += len(rejected)
-            self._shared.recent.rejected(session.client_id, rejected)
-            not_kept: list[tuple[int, str]] = []
-            if session.kept_any:
-                self._validity.store.settle(session.client_id, session.instance, session.acknowledged + 1, upto)
-                for sequence, _ in rejected:
-                    self._validity.store.remove((session.client_id, session.instance, sequence))
-                not_kept = [one for one in session.not_kept if one[0] <= upto]
-                del session.not_kept[: len(not_kept)]
-            session.acknowledged = upto
-            while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
-                size = len(session.unacknowledged.popleft()[2])
-                session.flight_bytes -= size
-                self.pool_bytes -= size
-            self._shared.write(session, frames.Acknowledged(upto, *self.window(), rejected, not_kept))
+            session = self._publisher(client)
+            if session is None or not session.kept_any or upto <= session.acknowledged:
+                self._acknowledge(session, client, upto, rejected, outcome)
+                continue
+            portion = self._validity.settle(
+                session.client_id, session.instance, session.acknowledged + 1, upto, [one for one, _ in rejected]
+            )
+            # One behind the other, whether or not the later one has anything to wait for itself.
+            session.settled_in = max(session.settled_in, portion)
+            saved = partial(self._acknowledge_saved, client, upto, rejected, outcome)
+            self._journal.when(session.settled_in, saved)
+
+    def _publisher(self, client: int) -> Session | None:
+        number = client & SESSION_MASK
+        session = self._shared.sessions.get(number) or self._durable.get(number)
+        return session if session is not None and session.publisher == client else None
+
+    def _acknowledge_saved(
+        self, client: int, upto: int, rejected: list[tuple[int, str]], outcome: tuple[int, int, int]
+    ) -> None:
+        """What is valid of these is on disk."""
+        self._acknowledge(self._publisher(client), client, upto, rejected, outcome)
+
+    def _acknowledge(
+        self,
+        session: Session | None,
+        client: int,
+        upto: int,
+        rejected: list[tuple[int, str]],
+        outcome: tuple[int, int, int],
+    ) -> None:
+        if session is None:
+            self.books.enter_orphans(client, upto, outcome)
+            return  # gone meanwhile
+        assert session.next_sequence is not None, f"{session.client_id}: acknowledged, never published"
+        assert upto < session.next_sequence, f"{session.client_id}: acknowledged {upto}"
+        if upto <= session.acknowledged:
+            return  # again, or late, after a recovery
+        self._shared.counters["acknowledged"] += upto - session.acknowledged
+        self.books.enter(upto - session.acknowledged, outcome)
+        self._shared.counters["rejected"] += len(rejected)
+        self._shared.recent.rejected(session.client_id, rejected)
+        not_kept: list[tuple[int, str]] = []
+        if session.not_kept:
+            not_kept = [one for one in session.not_kept if one[0] <= upto]
+            del session.not_kept[: len(not_kept)]
+        session.acknowledged = upto
+        while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
+            size = len(session.unacknowledged.popleft()[2])
+            session.flight_bytes -= size
+            self.pool_bytes -= size
+        self._shared.write(session, frames.Acknowledged(upto, *self.window(), rejected, not_kept))
 
     # Sessions -----------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ class Session:
     serving:         by number, the subscriptions that are being given what is valid, or are to be; until it is empty
                      the outbox waits. initials: these, and those that may still get live what they were given.
     kept_any:        it has published with valid_for. not_kept: (sequence, reason), until they are acknowledged.
+    settled_in:      the journal's portion that must be on disk before anything more is acknowledged.
     """
 
     connection: int | None
@@ -115,6 +116,7 @@ class Session:
     initials: dict[int, Initial] = field(default_factory=dict)
     kept_any: bool = False
     not_kept: list[tuple[int, str]] = field(default_factory=list)
+    settled_in: int = 0
     publisher: int = 0
     durable: DurableSession | None = None
     greeting: tuple[bool, list[tuple[int, str, str]]] | None = None

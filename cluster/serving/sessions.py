@@ -80,6 +80,7 @@ class Sessions:
                 resumed,
                 columns.pack(columns.UINT32, sorted(session.subscriptions)) if resumed else b"",
                 len(listed),
+                self._shared.stores,
             ),
         )
         for held in _portions(listed, self._shared.limits.frame_bytes):

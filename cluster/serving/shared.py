@@ -12,6 +12,7 @@ from cluster.messages import ACCESS_POINT, Instruction, Message, Peer, Send, Sen
 from cluster.outbox import REASONS
 from cluster.recent import Recent
 from cluster.routing import access_point_of
+from cluster.serving.naming import Naming
 from cluster.serving.records import Connection, Session
 from cluster.view import View
 from cluster.watermarks import Watermarks
@@ -39,6 +40,7 @@ class Shared:
     watermarks:   of what was delivered here.
     answered:     when clients asked for the changes that were answered, microseconds since 1970, the last ones;
                   whoever measures takes them out.
+    stores:       whether there is a matched output, for which a publication may ask to be stored; naming: its clients.
     out:          what is to be done, in order; taken after each event.
     """
 
@@ -58,6 +60,8 @@ class Shared:
         self.watermarks = Watermarks(PUBLISHERS_REMEMBERED)
         self.recent = Recent()
         self.answered: deque[int] = deque(maxlen=ANSWERED_KEPT)
+        self.stores = config.output.path is not None
+        self.naming = Naming(self.stores)
         self.out: list[Instruction] = []
         self.counters = dict.fromkeys(
             (

@@ -124,6 +124,7 @@ class Subscribing:
         subscription = subscription_id(session.key, number)
         change = self._changes.note(session.key & SESSION_MASK, request, closed, subscription, normal_form)
         if normal_form is not None:
+            self._shared.naming.name(session.key, session.client_id)
             session.subscriptions[number] = change
         asked = self._changes.underway[change.change]
         assert session.connection is not None, "nobody asks"

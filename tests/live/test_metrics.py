@@ -111,8 +111,10 @@ async def settled(addresses: Iterable[str]) -> list[Samples]:
 async def check_found_alike(broker: Broker, path: Path) -> dict[str, str]:
     """Discovery by file and by HTTP say the same, and the status as well; return it."""
     status = await broker.status()
-    by_file = targets(path.read_text())
-    assert by_file == targets(await asyncio.to_thread(get, status["metrics_address"], "/targets"))
+    by_http = targets(await asyncio.to_thread(get, status["metrics_address"], "/targets"))
+    async with asyncio.timeout(10):
+        while (by_file := targets(path.read_text())) != by_http:
+            await asyncio.sleep(0.05)  # the file is looked after a few times a second
     assert by_file["coordinator"] == status["metrics_address"]
     assert set(by_file.values()) == {status["metrics_address"], *(row["metrics_address"] for row in status["members"])}
     return by_file

@@ -12,9 +12,13 @@ from cluster import parse
 from cluster.config import ClientLimits, ValidSettings
 from cluster.initial import Initial
 from cluster.language import encode_normal
+from cluster.session_disk import SessionDisk
 from cluster.valid import KEPT_BYTES, Kept, Key, Piece, ValidPublications, inward, outward, well_formed
 
 FILTERS = ("a > 3", "a == 1 or b == 2", "missing b", "exists a", "not (a > 5)")
+
+
+ACTIONS = ("add", "add", "add", "take", "remove", "settle", "withdraw", "withdraw_any", "time", "ask", "crash")
 
 
 def draw(rng: random.Random) -> tuple[Key, dict[str, Any]]:
@@ -36,21 +40,26 @@ def answer(store: ValidPublications, text: str, now_ms: int, after: Key | None, 
 def test_the_store_equals_a_dict_and_answers_as_a_scan_does(seed: int) -> None:
     rng = random.Random(seed)
     limit = rng.choice((5, 1000))
-    store = ValidPublications(ValidSettings(publications=limit, bytes=rng.choice((4_000, 1 << 20))))
+    disk = SessionDisk()
+    settings = ValidSettings(publications=limit, bytes=rng.choice((4_000, 1 << 20)))
+    store = ValidPublications(settings, disk._write)
     model: dict[Key, tuple[int | None, dict[str, Any]]] = {}
     withdrawn: set[Key] = set()
+    saved: set[Key] = set()
     now_ms = 1_000
     for _ in range(300):
         key, attributes = draw(rng)
         payload = msgpack.packb(attributes)
-        match rng.choice(("add", "add", "add", "take", "remove", "withdraw", "withdraw_any", "time", "ask")):
+        match rng.choice(ACTIONS):
             case "add" | "take" as way:
                 expires_ms = rng.choice((None, now_ms + rng.randint(1, 50)))
-                kept = Kept(7, expires_ms, False, payload)
+                until_us = None if expires_ms is None else 1000 * expires_ms
+                kept = Kept(7, until_us, expires_ms, False, payload)
                 room = len(store) < limit and store.bytes + len(payload) + KEPT_BYTES <= store._settings.bytes
                 fresh = key not in store and key not in withdrawn
                 if way == "take":
                     store.take(key, kept)
+                    saved.add(key)
                 else:
                     assert (store.add(key, kept) is None) == (room or not fresh)
                 if fresh and (room or way == "take"):
@@ -75,6 +84,16 @@ def test_the_store_equals_a_dict_and_answers_as_a_scan_does(seed: int) -> None:
                     assert store.expire(now_ms) == len(due)
                     for one in due:
                         del model[one]
+            case "settle":
+                settled = [one for one in model if one[:2] == key[:2] and one[2] <= key[2]]
+                assert store.settle(key[0], key[1], 1, key[2]) == bool(settled)
+                saved.update(settled)
+            case "crash":
+                store = ValidPublications(settings, disk._write)
+                store.restore(disk.read(), 1000 * now_ms, now_ms)
+                model = {
+                    one: held for one, held in model.items() if one in saved and (held[0] is None or held[0] > now_ms)
+                }
             case "ask":
                 text = rng.choice(FILTERS)
                 found: list[Key] = []
@@ -87,6 +106,8 @@ def test_the_store_equals_a_dict_and_answers_as_a_scan_does(seed: int) -> None:
                 valid = [one for one, (expires_ms, _) in model.items() if expires_ms is None or expires_ms > now_ms]
                 assert found == sorted(one for one in valid if parse(text).matches(model[one][1]))
         assert len(store) == len(model)
+        saved &= set(model)
+        assert {(one.publisher, one.instance, one.sequence) for one in disk.read().valid} == saved
         store.check()
     store.expire(now_ms + 100)
     assert all(expires_ms is None for expires_ms, _ in model.values()) or len(store) < len(model)
@@ -95,14 +116,14 @@ def test_the_store_equals_a_dict_and_answers_as_a_scan_does(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_merged_pieces_give_everything_once_in_order_whatever_moves_and_comes_live(seed: int) -> None:
     rng = random.Random(seed)
-    stores = {slot: ValidPublications(ValidSettings()) for slot in range(3)}
+    stores = {slot: ValidPublications(ValidSettings(), lambda _: None) for slot in range(3)}
     whole: dict[Key, dict[str, Any]] = {}
     for _ in range(60):
         key, attributes = draw(rng)
         if key not in whole:
             whole[key] = attributes
             for slot in rng.sample(range(3), rng.choice((1, 1, 2))):  # some were sent twice
-                stores[slot].add(key, Kept(7, None, rng.random() < 0.5, msgpack.packb(attributes)))
+                stores[slot].add(key, Kept(7, None, None, rng.random() < 0.5, msgpack.packb(attributes)))
     text = rng.choice(FILTERS)
     initial = Initial(0, encode_normal(parse(text).normal_form))
     initial.ask(stores)

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from tests.sim import recovery_mutants, view_mutants
+from tests.sim import recovery_mutants, valid_mutants, view_mutants
 from tests.sim.detection import detect
 from tests.sim.mutants import MUTANTS, applied
 from tests.sim.plan import SCENARIOS
@@ -15,7 +15,7 @@ from tests.sim.run import play
 from tests.sim.shrink import shrink
 from tests.sim.world import World
 
-assert recovery_mutants and view_mutants, "their mutants are entered on import"  # noqa: PT018
+assert recovery_mutants and valid_mutants and view_mutants, "their mutants are entered on import"  # noqa: PT018
 
 
 @click.command()

@@ -88,10 +88,9 @@ def check_allowed(session: Session, now: int) -> None:
             )
 
 
-def check_served(session: Session, publications: list[Publication], now: int, *, lost: bool, dated: bool) -> None:
+def check_served(session: Session, publications: list[Publication], *, dated: bool) -> None:
     """Check what subscriptions were given of what is valid. Raises Violation.
 
-    lost: a connection point has died, and with it what was valid there, and what it knew of withdrawals.
     dated: the time left to a publication did not travel, so that it was over when it had to be.
     """
     for number, served in session.served.items():
@@ -102,7 +101,7 @@ def check_served(session: Session, publications: list[Publication], now: int, *,
             require(one.valid_for_ms > 0, f"{name} was given {label}, which is not valid for any time")
             require(_holds(opened, one), f"{name} was given {label}, its filter was {opened.filter}")
             withdrawn = one.withdrawn != NEVER and one.withdrawn < opened.sent
-            require(lost or not withdrawn, f"{name} was given {label}, which was unpublished")
+            require(not withdrawn, f"{name} was given {label}, which was unpublished")
             over = one.acknowledged != NEVER and one.transmissions == 1
             over = over and one.acknowledged_ms + one.valid_for_ms + CLOCK_MS < served.sent_ms
             require(not (dated and over), f"{name} was given {label}, valid for {one.valid_for_ms} ms, too late")
@@ -122,7 +121,7 @@ def check_served(session: Session, publications: list[Publication], now: int, *,
             live = session.received.get(one.number)
             got = one.number in served.got or (live is not None and number in live.numbers)
             require(
-                got or lost or not certain,
+                got or not certain,
                 f"{name} was not given #{one.number} {one.attributes}, valid for {one.valid_for_ms} ms",
             )
 

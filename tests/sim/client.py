@@ -50,6 +50,7 @@ class Publication:
     valid_for_ms, sent_ms, acknowledged_ms: how long it is valid, first transmission and acknowledgement on the clock.
     withdrawal, withdrawn: when it was unpublished, and when that was done.
     truth: the oracle's word, by filter.
+    stored: each transmission asked for the acknowledgement `stored`.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Publication:
     withdrawal: int = NEVER
     withdrawn: int = NEVER
     truth: dict[str, bool] = field(default_factory=dict)
+    stored: bool = False
 
 
 @dataclass
@@ -165,6 +167,9 @@ class Client:
         self.sessions: list[Session] = []
         self.byes: list[str] = []
         self.publications: list[Publication] = []  # by sequence - 1
+        self._levels: tuple[int, ...] = (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED)
+        if config.output.path is not None:
+            self._levels = (*self._levels, frames.ACKNOWLEDGE_STORED)
         self.acknowledged = 0
         self.desired: dict[int, tuple[str, str]] = {}  # number -> filter, policy
         self.wants_valid: set[int] = set()  # numbers
@@ -268,7 +273,9 @@ class Client:
             self._in_flight.extend(chosen)
             self._sent_upto = chosen[-1].sequence
             lengths = struct.pack(f"<{len(chosen)}I", *(len(one.packed) for one in chosen))
-            level = self._rng.choice((frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED))
+            level = self._rng.choice(self._levels)
+            for one in chosen:
+                one.stored = level == frames.ACKNOWLEDGE_STORED and (one.stored or one.transmissions == 1)
             payload = b"".join(one.packed for one in chosen)
             self._send(frames.Publish(chosen[0].sequence, level, lengths, payload, chosen[0].valid_for_ms))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.sim import recovery_mutants, view_mutants
+from tests.sim import output_mutants, recovery_mutants, valid_mutants, view_mutants
 from tests.sim.mutants import MUTANTS, applied
 from tests.sim.run import play
 
-assert recovery_mutants and view_mutants, "their mutants are entered on import"  # noqa: PT018
+assert output_mutants and recovery_mutants and valid_mutants and view_mutants, "their mutants are entered on import"  # noqa: PT018
 
 BUGS = ("TypeError", "AttributeError", "NameError", "UnboundLocalError", "ImportError")
 """Failures that say that the mutant itself does not fit the machines any more; they are no catch."""

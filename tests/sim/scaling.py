@@ -15,9 +15,10 @@ from cluster.coordinator import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
-    CONNECTION_POINT,
     COORDINATOR_PEER,
+    EXIT_POINT,
     Answer,
+    AppendOutput,
     Died,
     Instruction,
     Peer,
@@ -65,7 +66,6 @@ class Scaling:
         self.restarts = 0
         self.troubled: set[int] = set()  # operations that did not simply go from rest to their end
         self.deaths = 0
-        self.doors_died = 0  # connection points among them
         self.news: list[tuple[Peer, int]] = []  # deaths that the coordinator will be told of
         self._crash_armed = False
         world.assembly.starter = self._start
@@ -96,7 +96,6 @@ class Scaling:
         view = assembly.coordinator._view
         if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
             self.deaths += 1  # held for dead, wrongly
-            self.doors_died += peer.layer == CONNECTION_POINT
             self._trouble()
         self._world.note(f"{peer} is stopped")
         self._count(peer)
@@ -169,6 +168,8 @@ class Scaling:
 
     def _instruct(self, peer: Peer, instructions: list[Instruction]) -> list[Instruction]:
         """Let an armed crash cut off what the coordinator was about to do."""
+        if peer.layer == EXIT_POINT and any(isinstance(one, AppendOutput) for one in instructions):
+            return self._cut_off(peer, instructions)
         if peer != COORDINATOR_PEER or not self._crash_armed or len(instructions) < 2:
             return instructions
         self._crash_armed = False
@@ -176,6 +177,27 @@ class Scaling:
         self._world.note(f"the coordinator dies after {kept} of {len(instructions)} instructions")
         self._world.after_this(self._restart)
         return instructions[:kept]
+
+    def _cut_off(self, peer: Peer, instructions: list[Instruction]) -> list[Instruction]:
+        """Let an exit point die now and then between what it writes and what it sends."""
+        world = self._world
+        if world.healing or self._rng.random() > 0.01 * world.plan.deaths * world.plan.trouble:
+            return instructions
+        view = world.assembly.coordinator._view
+        if view is None or view.member(peer) is None or world.assembly.coordinator.state is State.GATHERING:
+            return instructions
+        kept = self._rng.randint(0, len(instructions))
+        world.note(f"{peer} dies after {kept} of {len(instructions)} instructions")
+        world.after_this(lambda: self._die(peer))
+        return instructions[:kept]
+
+    def _die(self, peer: Peer) -> None:
+        if peer in self._world.assembly.roles:
+            self.deaths += 1
+            self._trouble()
+            self._count(peer)
+            self._world.assembly.crash(peer, lambda count: self._rng.randint(0, count))
+            self._world.role_stopped(peer)
 
     def crash_newcomer(self) -> None:
         """A process that is in no view yet dies."""
@@ -213,7 +235,6 @@ class Scaling:
         phase = "nothing" if transition is None else f"the change to {transition.epoch} at {transition.phase.name}"
         self._world.note(f"{peer} dies during {phase}")
         self.deaths += 1
-        self.doors_died += peer.layer == CONNECTION_POINT
         self._trouble()
         if self._rng.random() < 0.7:
             self.news.append((peer, assembly.incarnations[peer]))

@@ -22,15 +22,18 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import msgpack
+import msgspec
 
 from cluster import columns, moving, validity
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
+from cluster.config import OutputSettings
 from cluster.connection_point import ConnectionPoint
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
+    EXIT_POINT,
     ClientBytes,
     ClientClosed,
     ClientConnected,
@@ -46,6 +49,7 @@ from cluster.outbox import REASONS
 from cluster.serving.shared import DROPPED_FOR
 from tests.sim import checker
 from tests.sim.client import NEVER, Client, Publication, Session, Violation, require
+from tests.sim.output import check_output, check_stored
 from tests.sim.plan import (
     BROKEN_FILTERS,
     BROKEN_POLICIES,
@@ -102,6 +106,9 @@ class World:
         self.rng = random.Random(seed)
         self._policies = random.Random(f"policies of {seed}")  # apart: the rest of a seed is as it was without them
         self.plan = dataclasses.replace(draw_plan(self.rng), **SCENARIOS[scenario])
+        if self.plan.output:
+            config = msgspec.structs.replace(self.plan.config, output=OutputSettings(path="output"))
+            self.plan = dataclasses.replace(self.plan, config=config)
         self.trace = Trace()
         self.now_ms = self.rng.randint(0, 1 << 40)
         self._start_ms = self.now_ms
@@ -119,6 +126,7 @@ class World:
         self._afterwards: list[Move] = []
         self._recovered = False  # something has died, or was held for dead, and a recovery has begun
         self.assembly = Assembly(self.plan.config, self._client_output)
+        self.assembly.wall_us = lambda: 1000 * self.now_ms
         self.scaling = Scaling(self)
         layers = self.plan.config.layers
         self.note(
@@ -224,6 +232,11 @@ class World:
         for place in range(len(self.scaling.news)):
             moves.append(lambda place=place: self.scaling.told(place))  # type: ignore[misc]
             weights.append(0.1)
+        for peer in self.assembly.unsynced():
+            disk = peer, peer  # fast or slow, and stopped for a while, as a lane is
+            if disk not in self._stopped:
+                moves.append(lambda peer=peer: self._sync(peer))  # type: ignore[misc]
+                weights.append(self._speed(disk))
         for peer in sorted(self.assembly.touched):
             moves.append(lambda peer=peer: self._drain(peer))  # type: ignore[misc]
             weights.append(0.3)
@@ -315,6 +328,15 @@ class World:
     def _drain(self, peer: Peer) -> None:
         self.note(f"{peer} drained")
         self.assembly.drain(peer)
+
+    def _sync(self, peer: Peer) -> None:
+        if peer.layer == EXIT_POINT:
+            self.note(f"{peer} has its rows on disk")
+            self.assembly.sync(peer)
+            return
+        count = self.rng.randint(1, self.assembly.session_disks[peer].waiting)
+        self.note(f"{peer} has {count} portions on disk")
+        self.assembly.sync(peer, count)
 
     def _tick(self) -> None:
         self._next_tick_ms = self.now_ms + TICK_MS
@@ -434,6 +456,8 @@ class World:
         return publication
 
     def _acknowledged(self, publication: Publication) -> None:
+        if self.plan.output:
+            check_stored(self.assembly.matched_disk, publication)
         present = self._present_sessions()
         checker.check_acknowledged(publication, present, self.handed)
         for session in present:
@@ -637,9 +661,8 @@ class World:
         for client in self.clients:
             for session in client.sessions:
                 checker.check_session(session, self.publications, now)
-                lost = self.scaling.doors_died > 0
                 dated = not self._gauge("connection_point", "valid_handed_over")
-                checker.check_served(session, self.publications, now, lost=lost, dated=dated)
+                checker.check_served(session, self.publications, dated=dated)
             if client.state != "ended":
                 require(client.acknowledged == len(client.publications), f"{client.name}: not all is acknowledged")
         live = [client for client in self.clients if client.state != "ended"]
@@ -652,6 +675,8 @@ class World:
             held = self._gauge(layer, "subscriptions")
             require(held == wanted, f"the {layer}s hold {held} subscriptions, the clients {wanted}")
         self._check_books()
+        if self.plan.output:
+            check_output(self.assembly.matched_disk, self.clients, self.publications, now)
         self.scaling.check_rest()
 
     def _gauge(self, layer: str, name: str) -> int:

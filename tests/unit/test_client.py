@@ -236,8 +236,10 @@ def test_publish_returns_with_the_acknowledgement() -> None:
             assert client.unacknowledged == 1
             await broker.until(lambda: broker.link.upto == 2)
             assert [frame.acknowledge for frame in broker.link.of(frames.Publish)] == [1, 0]
-            with pytest.raises(ValueError, match="'none', 'matched'"):
-                await client.publish({}, ack="stored")  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="'none', 'matched', 'stored'"):
+                await client.publish({}, ack="written")  # type: ignore[arg-type]
+            with pytest.raises(RefusedError, match="no matched output"):
+                await client.publish({}, ack="stored")
 
     run(main)
 

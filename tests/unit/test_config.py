@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.config import CONFIG_BYTES, Config, Settings, config_from, is_loopback, load_config
+from cluster.config import CONFIG_BYTES, LOCAL_OUTPUT, Config, Settings, config_from, is_loopback, load_config
 from cluster.errors import ConfigError
 from cluster.language import FilterLimits
 
@@ -17,7 +17,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def test_without_a_file_everything_has_its_default() -> None:
     config = load_config(None)
-    assert config == Config() == config_from(None) == config_from({})
+    assert config_from(None) == config_from({}) == Config()
+    assert config == Config(output=LOCAL_OUTPUT)
     assert (config.layers.matchers, config.client_port.port, config.client_port.host) == (1, 7400, "127.0.0.1")
 
 
@@ -44,8 +45,9 @@ def test_filter_settings_and_filter_limits_are_the_same_list() -> None:
 def test_the_files_that_come_along_are_good(name: str) -> None:
     config = load_config(CONFIGS / name)
     if name == "local.yaml":
-        assert config == Config()
+        assert config == load_config(None)
     else:
+        assert config.output == LOCAL_OUTPUT
         assert config.layers.matchers > 1
 
 

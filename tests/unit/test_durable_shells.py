@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import tempfile
 from pathlib import Path
 
@@ -71,6 +72,33 @@ def test_the_next_cluster_goes_on(tmp_path: Path) -> None:
     work()
     (letter,) = [json.loads(line) for line in dead_letters_path(tmp_path, 0).read_bytes().splitlines()]
     assert (letter["client_id"], letter["attributes"], letter["deliveries"]) == ("lab", {"n": 502}, 2)
+
+
+def test_the_next_cluster_has_what_is_valid(tmp_path: Path) -> None:
+    @conversation
+    async def work() -> None:
+        cluster = await started(tmp_path, "one")
+        async with connect(cluster.doors[0], client_id="p") as publisher:
+            await publisher.publish_many(({"n": n} for n in range(100)), valid_for=600)
+            await publisher.unpublish(7)
+            await publisher.publish({"n": 100}, valid_for=math.inf)
+            await publisher.publish({"n": 101}, valid_for=0.001)
+        await cluster.close()
+        assert cluster.failures == []
+
+        cluster = await started(tmp_path, "two")
+        async with connect(cluster.doors[0], client_id="lab") as client:
+            subscription = await client.subscribe("n >= 0", initial="valid")
+            got = [await anext(subscription) for _ in range(100)]
+            assert [one.attributes["n"] for one in got] == [n for n in range(101) if n != 6]
+            assert all(one.initial for one in got)
+            async with connect(cluster.doors[0], client_id="p") as publisher:
+                await publisher.publish({"n": 102})
+            assert (await anext(subscription)).attributes == {"n": 102}
+        await cluster.close()
+        assert cluster.failures == []
+
+    work()
 
 
 class Recorder:

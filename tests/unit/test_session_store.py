@@ -27,10 +27,14 @@ from cluster.journal import (
     EndSession,
     Recovered,
     RemoveSubscription,
+    RemoveValid,
+    RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
     SaveSession,
     SaveSubscription,
+    SaveValid,
+    SaveWithdrawal,
     Took,
     Write,
 )
@@ -44,7 +48,7 @@ def opened(directory: Path, limit_bytes: int = 1 << 20) -> SessionStore:
 
 def test_a_new_file_holds_nothing_and_is_private(tmp_path: Path) -> None:
     store = opened(tmp_path / "new")
-    assert store.read() == Recovered([], [])
+    assert store.read() == Recovered([], [], [], [])
     store.close()
     for path in (tmp_path / "new").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
@@ -70,10 +74,12 @@ def test_a_session_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert store.read() == Recovered(
         [SavedSession(7, b"two", b"counts", [subscription], [(1, 3, b"abc"), (4, 4, b"d")])],
         [Took("p", (1 << 64) - 1, 9)],
+        [],
+        [],
     )
     store.write([Discard(7, 3), RemoveSubscription(7, 0), Took("p", (1 << 64) - 1, 12)])
     assert store.read() == Recovered(
-        [SavedSession(7, b"two", b"counts", [], [(4, 4, b"d")])], [Took("p", 2**64 - 1, 12)]
+        [SavedSession(7, b"two", b"counts", [], [(4, 4, b"d")])], [Took("p", 2**64 - 1, 12)], [], []
     )
     store.write([EndSession(7)])
     assert store.read().sessions == []
@@ -101,10 +107,28 @@ def test_it_holds_what_the_disk_of_the_simulator_holds(tmp_path: Path) -> None:
                     writes.append(SaveDeliveries(session, rng.randbytes(2)))
                 case 6 if rng.random() < 0.2:
                     writes.append(EndSession(session))
+        key = (rng.choice("pq"), rng.choice((0, 2**64 - 1)), rng.randint(1, 4))
+        match rng.randrange(4):
+            case 0:
+                until_us = rng.choice((None, rng.randint(0, 1 << 60)))
+                writes.append(SaveValid(*key, number, until_us, rng.random() < 0.5, rng.randbytes(5)))
+            case 1:
+                writes.append(RemoveValid(*key))
+            case 2:
+                writes.append(SaveWithdrawal(*key))
+            case 3:
+                writes.append(RemoveWithdrawal(*key))
         store.write(writes)
         disk.ask(Store(number, tuple(writes)))
         disk.sync()
-    assert store.read() == disk.read()
+        if rng.random() < 0.05:
+            store.close()
+            store = opened(tmp_path)
+    wanted = disk.read()
+    assert wanted.valid
+    assert wanted.withdrawals
+    found = store.read()
+    assert found._replace(valid=sorted(found.valid)) == wanted._replace(valid=sorted(wanted.valid))
     store.close()
 
 

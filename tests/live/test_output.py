@@ -1,0 +1,88 @@
+"""Exit points that are killed while they write, on a real Ray cluster: each matched publication is written once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.launch import Broker, launch
+from cluster import connect
+from cluster.config import OutputSettings
+from cluster.output.reader import open_log
+from cluster.output.rows import attributes_of
+from tests.live.processes import COMMAND
+from tests.live.test_cluster import FILTERS
+from tests.live.test_recovery import configuration, strike
+from tests.live.traffic import Traffic, traffic
+
+pytestmark = [
+    pytest.mark.live,
+    # Ray's own, on import and at its end.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def rows_in(place: Path) -> list[dict[str, Any]]:
+    """Return all rows, after `kittiwake output verify` has found nothing wrong."""
+    done = subprocess.run([*COMMAND, "output", "verify", str(place)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = open_log(place)
+    return [
+        row
+        for slot, there in log.slots().items()
+        for table in log.rows(slot, there.first, there.next)
+        for row in table.to_pylist()
+    ]
+
+
+async def write_stored(broker: Broker, made: Traffic, acknowledged: list[int]) -> None:
+    """Publish what matches, one by one, and keep what was acknowledged as stored."""
+    async with connect(broker.endpoints[0], client_id="careful") as client:
+        mine = made.published.setdefault("careful", [])
+        while not made.done:
+            mine.append({"no2": 99.0, "station": "S1", "lat": 40.4})
+            acknowledged.append(await client.publish(mine[-1], ack="stored"))
+            await asyncio.sleep(0.002)
+
+
+def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(configuration(tmp_path), output=OutputSettings(path="output", segment_age_s=0.5))
+    place = tmp_path / "output"
+    kept: list[Traffic] = []
+    acknowledged: list[int] = []
+
+    async def story() -> None:
+        async with launch(config) as broker, traffic(broker) as made:
+            kept.append(made)
+            careful = asyncio.create_task(write_stored(broker, made, acknowledged))
+            for slot in (0, 1, 0):
+                before = len(acknowledged)
+                async with asyncio.timeout(60):
+                    while len(acknowledged) < before + 20:
+                        await asyncio.sleep(0.02)
+                await strike(broker, "exit_point", slot)
+                await asyncio.to_thread(rows_in, place)
+            made.done = True
+            await careful
+        rows = rows_in(place)
+        (made,) = kept
+        wanted = made.expected(FILTERS)
+        trips = {name for name in made.published if name.startswith("rounder")}
+        seen = {(row["publisher"], row["sequence"]): row for row in rows}
+        assert len(seen) == len(rows)
+        assert wanted.keys() <= seen.keys(), "something that matched is not there"
+        assert {name for name, _ in seen.keys() - wanted.keys()} <= trips, "something is there that matched nothing"
+        assert all(("careful", sequence) in seen for sequence in acknowledged)
+        for (name, sequence), row in seen.items():
+            assert attributes_of(row) == made.published[name][sequence - 1]
+            if (name, sequence) in wanted and name not in trips:
+                assert len(row["clients"]) >= 1
+                assert all(client.startswith("subscriber") for client in row["clients"])
+
+    asyncio.run(story())

@@ -1,0 +1,46 @@
+"""A streaming query as a process of its own, to be killed: python -m tests.spark.query LOG CHECKPOINT SINK"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from cluster.spark import session
+
+ROWS_MAX = 150
+
+
+def start(spark: SparkSession, log: Path, checkpoint: Path, sink: Path, **trigger: object) -> StreamingQuery:
+    """Start the query: small micro-batches into Parquet files."""
+    frame = spark.readStream.format("kittiwake").option("maxOffsetsPerTrigger", ROWS_MAX).load(str(log))
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger).start(str(sink))  # type: ignore[arg-type]
+
+
+CAME_TOO_LATE = "failed to connect back"
+"""What Spark says if a query's Python process was not there in the 10 s that it gives it."""
+
+
+def finish(begin: Callable[[], StreamingQuery]) -> None:
+    """Start a query and wait for its end; again if its Python process came too late, as on a machine under load.
+
+    Nothing has been read then.
+    """
+    while True:
+        try:
+            begin().awaitTermination()
+            return
+        except PySparkException as error:
+            if CAME_TOO_LATE not in str(error):
+                raise
+
+
+if __name__ == "__main__":
+    spark = session("to be killed", **{"spark.master": "local[2]", "spark.driver.memory": "512m"})
+    log, checkpoint, sink = map(Path, sys.argv[1:4])
+    finish(lambda: start(spark, log, checkpoint, sink, processingTime="0 seconds"))
