@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from cluster.output.disk import Disk, write_whole
@@ -141,6 +140,8 @@ def _batches(data: bytes, columns: list[str], filter: pc.Expression | None, rows
     if filter is None:
         yield from file.iter_batches(rows_max, columns=columns)
         return
+    import pyarrow.dataset as ds  # it loads pandas where there is one, which writers need not wait for
+
     fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(data))
     groups = [group.id for one in fragment.split_by_row_group(filter) for group in one.row_groups]
     needed = list(dict.fromkeys([*columns, *PLAIN]))
