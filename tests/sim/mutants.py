@@ -127,7 +127,7 @@ def acknowledge_on_release(replace: Replace) -> None:
     def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
         while publisher.pending:
             done = publisher.pending.popleft()
-            self._tell(key, publisher, done, 1, done.rejected)
+            self._tell(key, publisher, done, 1, done.rejected, done.outcome)
 
     replace(ExitPoint, "_settle", settle)
 
@@ -137,7 +137,7 @@ def acknowledge_out_of_order(replace: Replace) -> None:
     def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
         for done in [one for one in publisher.pending if not one.waits]:
             publisher.pending.remove(done)
-            self._tell(key, publisher, done, 1, done.rejected)
+            self._tell(key, publisher, done, 1, done.rejected, done.outcome)
 
     replace(ExitPoint, "_settle", settle)
 
@@ -158,8 +158,8 @@ def first_delivered_counts_for_all(replace: Replace) -> None:
 def rejections_untold(replace: Replace) -> None:
     original = ExitPoint._tell
 
-    def tell(self: ExitPoint, key: Any, publisher: Any, last: Any, runs: int, rejected: Any) -> None:
-        original(self, key, publisher, last, runs, [])
+    def tell(self: ExitPoint, key: Any, publisher: Any, last: Any, runs: int, rejected: Any, outcome: Any) -> None:
+        original(self, key, publisher, last, runs, [], outcome)
 
     replace(ExitPoint, "_tell", tell)
 

@@ -37,7 +37,7 @@ def acknowledged_too_early(replace: Replace) -> None:
     def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
         while self._recovered and publisher.pending:
             done = publisher.pending.popleft()
-            self._tell(key, publisher, done, 1, done.rejected)
+            self._tell(key, publisher, done, 1, done.rejected, done.outcome)
         original(self, key, publisher)
 
     replace(ExitPoint, "_settle", settle)
