@@ -1,6 +1,11 @@
-"""The checker is checked: each way of breaking the protocol is caught within its stated number of seeds."""
+"""The checker is checked: each way of breaking the protocol is caught within its stated number of seeds.
+
+Those that need more than SEEDS of them are left out here: KITTIWAKE_MUTANT_SEEDS=300 takes them in, in half an hour.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -10,7 +15,10 @@ from tests.sim.run import play
 from tests.sim.shrink import smallest
 
 
-@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.seeds))
+SEEDS = int(os.environ.get("KITTIWAKE_MUTANT_SEEDS", "40"))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if 0 < mutant.seeds <= SEEDS))
 def test_the_mutant_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     assert first_catch(name, mutant.seeds) is not None, f"{mutant.what}: {mutant.seeds} seeds passed"
