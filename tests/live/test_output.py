@@ -41,11 +41,11 @@ def rows_in(place: Path) -> list[dict[str, Any]]:
     ]
 
 
-async def write_stored(broker: Broker, made: Traffic, acknowledged: list[int]) -> None:
-    """Publish what matches, one by one, and keep what was acknowledged as stored."""
+async def write_stored(broker: Broker, made: Traffic, acknowledged: list[int], enough: asyncio.Event) -> None:
+    """Publish what matches, one by one, and keep what was acknowledged as stored, until it is enough."""
     async with connect(broker.endpoints[0], client_id="careful") as client:
         mine = made.published.setdefault("careful", [])
-        while not made.done:
+        while not enough.is_set():
             mine.append({"no2": 99.0, "station": "S1", "lat": 40.4})
             acknowledged.append(await client.publish(mine[-1], ack="stored"))
             await asyncio.sleep(0.002)
@@ -60,7 +60,8 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
     async def story() -> None:
         async with launch(config) as broker, traffic(broker) as made:
             kept.append(made)
-            careful = asyncio.create_task(write_stored(broker, made, acknowledged))
+            enough = asyncio.Event()
+            careful = asyncio.create_task(write_stored(broker, made, acknowledged, enough))
             for slot in (0, 1, 0):
                 before = len(acknowledged)
                 async with asyncio.timeout(60):
@@ -68,7 +69,7 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
                         await asyncio.sleep(0.02)
                 await strike(broker, "exit_point", slot)
                 await asyncio.to_thread(rows_in, place)
-            made.done = True
+            enough.set()
             await careful
         rows = rows_in(place)
         (made,) = kept
