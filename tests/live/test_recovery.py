@@ -41,7 +41,7 @@ async def member(broker: Broker, layer: str, slot: int) -> dict[str, Any]:
 
 async def back(broker: Broker, layer: str, slot: int, former: dict[str, Any]) -> None:
     """Wait until another incarnation of the slot serves."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(90):
         while True:
             try:
                 status = await broker.status()

@@ -154,12 +154,17 @@ class World:
     def _run(self) -> None:
         self._tick()
         left = self.plan.actions
+        waited = 0
         while left:
             if self.rng.random() * (1 + self.plan.act_weight) < self.plan.act_weight:
                 if not self.assembly.serving:
+                    waited += 1
+                    if waited > HEALING_STEPS:
+                        raise Violation(f"for {HEALING_STEPS} steps nobody serves clients")
                     self._stopped.clear()  # else it may never be
                     self._step()
                     continue
+                waited = 0
                 left -= 1
                 if left not in self._without:
                     self._act()
