@@ -14,7 +14,6 @@ from tests.sim.mutants import MUTANTS, applied
 from tests.sim.run import play
 from tests.sim.shrink import smallest
 
-
 SEEDS = int(os.environ.get("KITTIWAKE_MUTANT_SEEDS", "40"))
 
 
