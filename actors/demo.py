@@ -161,7 +161,21 @@ async def demo(
                 pace=Pace(TERMINAL_S if sys.stderr.isatty() else LOG_S),
                 meanwhile=resize,
             )
-            return Outcome(right, [] if report is None else await broker.admin.transitions())
+            outcome = Outcome(right, [] if report is None else await broker.admin.transitions())
+    if report is not None:
+        await asyncio.to_thread(seal_left, report / OUTPUT)
+    return outcome
+
+
+def seal_left(folder: Path) -> None:
+    """Have all rows in segments: a long burst may leave some to be sealed when the cluster ends. Raises OutputError."""
+    from cluster.output.adopting import adopt
+    from cluster.output.disk import LocalDisk
+    from cluster.output.errors import OutputError
+
+    disk = LocalDisk(folder)
+    for slot, reason in adopt(disk, disk, "demo", ()).items():
+        raise OutputError(f"slot {slot} could not be sealed: {reason}")
 
 
 def with_output(config: Config, folder: Path) -> Config:

@@ -20,8 +20,8 @@ from actors.spares import PREFIX, Spares, call
 from actors.store import Store
 from cluster.messages import Died, Peer, SpawnFailed
 
-STOP_S = 5.0
-"""How long an actor may take to close its ports before it is killed."""
+STOP_S = 20.0
+"""How long an actor may take to close its ports, and an exit point to seal what it has written, before it is killed."""
 
 log = logging.getLogger("kittiwake")
 

@@ -28,7 +28,7 @@ async def test_a_killed_publisher_that_goes_on_from_its_acknowledgements_doubles
     async with LocalCluster(config=PATIENT) as local, FaultProxy(way_to(local, 0, 1)) as proxy:
         subscriber = await local.connect("subscriber")
         stream = await subscriber.subscribe("n >= 0")
-        proxy.down.delay_s = 0.01  # so whoever dies has sent what it has not heard of
+        proxy.down.delay_s = 0.03
         async with reading(stream, got):
             acknowledged = 0
             while acknowledged < last:
@@ -42,6 +42,8 @@ async def test_a_killed_publisher_that_goes_on_from_its_acknowledgements_doubles
                 async for line in process.stdout:
                     acknowledged = int(line)
                     if kills < KILLS and lives_to < acknowledged < last and process.returncode is None:
+                        # More of it has arrived than it can have heard of.
+                        await eventually(lambda heard=acknowledged: len(got) > heard)  # type: ignore[misc]
                         process.kill()
                         kills += 1
                         break

@@ -36,5 +36,5 @@ def test_the_victim_of_a_small_attack_loses_nothing() -> None:
     # A broker that answers faster than the attacker writes is never out of credit.
     assert ends["over credit"] <= {"over_credit", "reset", "held"}
     assert figures["attacks"]["bad publications"]["rejected_publications"] > 0
-    assert max(figures["rss_growth_mb"].values()) < 20.0
+    assert max(figures["rss_growth_mb"].values()) < 40.0, "what is held is bounded; bench.hostile has the figures"
     print(f"\np99 {figures['p99_before_ms']} ms undisturbed, {figures['p99_during_ms']} ms under attack")
