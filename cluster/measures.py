@@ -10,7 +10,7 @@ them takes differences, and for a few values what was the least or the most in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import MutableSequence
 from operator import itemgetter
 
 import numpy as np
@@ -36,8 +36,6 @@ class Measures:
     useful_ns:  spent at work since the start.
     lanes, resident_bytes, cpu_us: what the shell has seen last.
     busiest:    of a matcher, its sample of hits.
-    besides:    more of what is counted in this process, outside of the machine, by the keys of `metrics.py`: what it
-                returns is part of the totals.
     answered:   when clients asked for what the machine has answered since, microseconds since 1970; the machine appends
                 to it and this empties it.
     """
@@ -57,7 +55,6 @@ class Measures:
         self.cpu_us = 0
         self.answered: MutableSequence[int] = []
         self.busiest: Busiest | None = None
-        self.besides: Callable[[], Mapping[str, int]] = dict
 
     # The shell tells -----------------------------------------------------------------------------------------------
 
@@ -131,7 +128,6 @@ class Measures:
     def totals(self) -> dict[str, int]:
         """Return what is counted here, or was seen last, by the keys of `metrics.py`."""
         found = {
-            **self.besides(),
             "useful_us": self.useful_ns // 1000,
             "cpu_us": self.cpu_us,
             "resident_bytes": self.resident_bytes,

@@ -11,7 +11,7 @@ import pytest
 from autoscaler.signals import DELAY_BOUNDS_MS
 from cluster.channel import Lane
 from cluster.columns import UINT32, UINT64, pack
-from cluster.config import Config
+from cluster.config import Config, OutputSettings
 from cluster.figures import autoscaler_series, series_of
 from cluster.histogram import VECTOR, Histogram
 from cluster.measures import Measures
@@ -31,7 +31,7 @@ from cluster.messages import (
     Result,
     Run,
 )
-from cluster.metrics import AUTOSCALER, BY_NAME, DELAY_BUCKETS_MS, METRICS, OUTPUT, SLICE_LABELS, Kind
+from cluster.metrics import AUTOSCALER, BY_NAME, DELAY_BUCKETS_MS, METRICS, SLICE_LABELS, Kind
 from cluster.observed import Ledger
 from cluster.role import make_machine
 
@@ -92,11 +92,9 @@ def test_the_autoscaler_reads_the_same_buckets() -> None:
 @pytest.mark.parametrize("layer", [CONNECTION_POINT, ACCESS_POINT, MATCHER, EXIT_POINT])
 def test_every_machine_counts_what_the_list_says_of_its_layer(layer: str) -> None:
     measures = Measures(layer, 1000)
-    if layer == EXIT_POINT:
-        keys = [key for metric in OUTPUT for key in metric.values.values()]
-        measures.besides = lambda: dict.fromkeys(keys, 1)  # as a writer of matched output does
     measures.saw([(to, 0, 1, 10) for to in (CONNECTION_POINT, ACCESS_POINT, MATCHER, EXIT_POINT, COORDINATOR)], 1, 1)
-    gauges = make_machine(Peer(layer, 3), 1, Config()).gauges() | measures.totals() | {"view_epoch": 7}
+    writes = Config(output=OutputSettings(path="output"))
+    gauges = make_machine(Peer(layer, 3), 1, writes).gauges() | measures.totals() | {"view_epoch": 7}
     found = list(series_of(layer, 3, gauges, measures.histograms()))
     expected = {metric.name for metric in METRICS if layer in metric.layers}
     assert expected <= {series.metric.name for series in found}
