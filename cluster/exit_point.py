@@ -327,13 +327,10 @@ class ExitPoint:
             return
         self._out.append(append)
         if append.sync:
-            places = sorted(found)
             first = 0
             for run, pending in zip(share.runs, pendings, strict=True):
                 if run.stored:
-                    sequences = [
-                        run.first_sequence + place - first for place in places if first <= place < first + run.count
-                    ]
+                    sequences = [run.first_sequence + at for at in range(run.count) if first + at in found]
                     if sequences:
                         pending.waits += 1
                         key = (run.publisher, run.instance)
