@@ -20,15 +20,13 @@ from autoscaler.policy import ScalingPolicy
 from autoscaler.policy_check import contradictions
 from autoscaler.policy_file import load_policy
 from bench import load, workloads
-from bench.load import Log, connected_publishers, leave, no_pauses, trouble
+from bench.load import LAST_S, Log, account, connected_publishers, no_pauses
 from bench.process import run, wait_until
 from bench.scaling_figures import Floats
 from bench.scaling_oracle import Arrived, Expected, arrived, expect, notifications_due
 from bench.workers import Workers
 
 DISTINCT = 2000
-LAST_S = 60.0
-"""What is unacknowledged at the end of the load has so long to be."""
 AFTER_S = 2.0
 """The cluster is watched for so long after the last publication."""
 
@@ -127,17 +125,7 @@ async def _publisher(
         handed.append(time.monotonic())
         await clients[number % publishers].publish(publications[number % len(publications)], ack="none")
         await asyncio.sleep(0)
-    deadline = time.monotonic() + LAST_S
-    while any(client.unacknowledged for client in clients) and time.monotonic() < deadline:
-        await asyncio.sleep(0.005)
-    pipe.send(handed.tobytes())
-    wrong = trouble(clients)
-    for name in ("unacknowledged", "rejected"):
-        if count := sum(getattr(client, name) for client in clients):
-            wrong.append(f"{count} publications {name}")
-    pipe.send(wrong)
-    await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    await leave(clients, [])
+    await account(clients, handed.tobytes(), pipe)
 
 
 def publisher(

@@ -21,6 +21,8 @@ from cluster.errors import KittiwakeError
 
 QUIET_S = 15.0
 """Without a notification for so long, what is missing is lost."""
+LAST_S = 60.0
+"""What was asked for before the end of the load has so long to be answered."""
 DOUBLES_S = 0.3
 """After everything has come, doubles, if any, come within this time."""
 
@@ -166,3 +168,20 @@ async def leave(clients: list[Client], readers: list[asyncio.Task[None]]) -> Non
         reader.cancel()
     with contextlib.suppress(KittiwakeError):
         await asyncio.gather(*(client.close() for client in clients))
+
+
+async def account(clients: list[Client], handed: bytes, pipe: Connection) -> None:
+    """End a publisher's process: when all is acknowledged, or after LAST_S, send `handed` and what went wrong; leave
+    when told to.
+    """
+    deadline = time.monotonic() + LAST_S
+    while any(client.unacknowledged for client in clients) and time.monotonic() < deadline:
+        await asyncio.sleep(0.005)
+    pipe.send(handed)
+    wrong = trouble(clients)
+    for name in ("unacknowledged", "rejected"):
+        if count := sum(getattr(client, name) for client in clients):
+            wrong.append(f"{count} publications {name}")
+    pipe.send(wrong)
+    await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+    await leave(clients, [])

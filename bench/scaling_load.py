@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.load import DOUBLES_S, Columns, connected_publishers, leave, no_pauses, read, trouble
+from bench.load import DOUBLES_S, LAST_S, Columns, account, connected_publishers, leave, no_pauses, read, trouble
 from bench.process import run, wait_until
 from cluster import Client, connect
 from cluster.errors import KittiwakeError
 
 LIFE_S = 1.0
 """How long a churned subscription lives; so many requests are open at a time as come in a second."""
-LAST_S = 60.0
-"""What was asked for before the end of the load has so long to be answered."""
 
 
 @dataclass
@@ -67,17 +65,7 @@ async def _publisher(
         await clients[number % publishers].publish(publications[number % distinct], ack="none")
         number += 1
         await asyncio.sleep(0)
-    deadline = time.monotonic() + LAST_S
-    while any(client.unacknowledged for client in clients) and time.monotonic() < deadline:
-        await asyncio.sleep(0.005)
-    pipe.send(handed.tobytes())
-    wrong = trouble(clients)
-    for name in ("unacknowledged", "rejected"):
-        if count := sum(getattr(client, name) for client in clients):
-            wrong.append(f"{count} publications {name}")
-    pipe.send(wrong)
-    await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    await leave(clients, [])
+    await account(clients, handed.tobytes(), pipe)
 
 
 def publisher(
