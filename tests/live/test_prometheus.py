@@ -98,6 +98,18 @@ async def kill_matcher(broker: Broker) -> None:
             await asyncio.sleep(0.05)
 
 
+async def shown(broker: Broker) -> None:
+    """Wait until `kittiwake top` shows the traffic and all slices; while a matcher was dead nothing was delivered."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        seen = screen(await look(broker.admin), 120, 40)
+        serving = [line for line in seen if " serving " in line]
+        if re.match(r"in [1-9][\d,.]*k?/s  out [1-9][\d,.]*k?/s  delay p50 \d", seen[1]) and len(serving) >= 7:
+            return
+        assert time.monotonic() < deadline, seen
+        await asyncio.sleep(SCRAPE_S / 2)
+
+
 def policy(directory: Path) -> str:
     """Return the path of a policy that only advises, and at this load always has more matchers in mind than it may."""
     document = yaml.safe_load((CONFIGS / "autoscaler.yaml").read_text(encoding="utf-8"))
@@ -139,9 +151,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
                         assert operation["state"] == "done", operation["reason"]
                     await kill_matcher(broker)
                     await until(lambda: len(server.now("up == 1")) == 8, "newcomers are not found, or leavers kept")
-                    seen = screen(await look(broker.admin), 120, 40)
-                    assert re.match(r"in [\d,.]+k?/s  out [\d,.]+k?/s  delay p50 ", seen[1]), seen[1]
-                    assert len([line for line in seen if " serving " in line]) >= 7, seen
+                    await shown(broker)
                     left: dict[str, str] = {}
 
                     def complete() -> bool:
