@@ -52,7 +52,9 @@ ALLOWED = {
     ("autoscaler.cron", "datetime"): "the calendar of a time that is handed in",
     ("cluster.admin", "asyncio"): "it waits for the end of an operation; whom it asks is handed in",
     ("cluster.config", "pathlib"): "load_config reads a file, for those who act",
-    ("cluster.matching.kernels", "pathlib"): "the cache of compiled code is keyed by its sources",
+    ("cluster.matching.kernels", "os"): "compiled code is kept on disk",
+    ("cluster.matching.kernels", "pathlib"): "compiled code is kept on disk, under a digest of its sources",
+    ("cluster.matching.kernels", "tempfile"): "compiled code is written aside first",
 }
 
 LIGHT = {"msgspec", "msgpack"}

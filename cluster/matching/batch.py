@@ -12,23 +12,23 @@ from dataclasses import dataclass
 import msgpack
 import numpy as np
 
-from cluster.matching import kernels, walk
+from cluster.matching import entries, kernels
 
 _REASONS = {
-    walk.TRUNCATED: "{attribute}the publication is cut off",
-    walk.TRAILING: "bytes follow the publication's map",
-    walk.NOT_A_MAP: "a publication must be a msgpack map",
-    walk.TOO_MANY_ATTRIBUTES: "more than {attributes_max} attributes",
-    walk.NAME_NOT_STRING: "an attribute's name must be a string",
-    walk.NAME_EMPTY: "an attribute's name is empty",
-    walk.NAME_TOO_LONG: "{attribute}the name is longer than {name_bytes_max} bytes",
-    walk.NAME_NOT_UTF8: "an attribute's name is not UTF-8",
-    walk.VALUE_NESTED: "{attribute}the value is nested (a map or an array); flatten it",
-    walk.VALUE_BINARY: "{attribute}the value is binary or an extension type; use bool, int, float, string or nil",
-    walk.VALUE_INVALID: "{attribute}0xc1 is not a msgpack type",
-    walk.VALUE_NOT_FINITE: "{attribute}the value is NaN or infinite",
-    walk.STRING_TOO_LONG: "{attribute}the string is longer than {string_bytes_max} bytes",
-    walk.STRING_NOT_UTF8: "{attribute}the string is not UTF-8",
+    entries.TRUNCATED: "{attribute}the publication is cut off",
+    entries.TRAILING: "bytes follow the publication's map",
+    entries.NOT_A_MAP: "a publication must be a msgpack map",
+    entries.TOO_MANY_ATTRIBUTES: "more than {attributes_max} attributes",
+    entries.NAME_NOT_STRING: "an attribute's name must be a string",
+    entries.NAME_EMPTY: "an attribute's name is empty",
+    entries.NAME_TOO_LONG: "{attribute}the name is longer than {name_bytes_max} bytes",
+    entries.NAME_NOT_UTF8: "an attribute's name is not UTF-8",
+    entries.VALUE_NESTED: "{attribute}the value is nested (a map or an array); flatten it",
+    entries.VALUE_BINARY: "{attribute}the value is binary or an extension type; use bool, int, float, string or nil",
+    entries.VALUE_INVALID: "{attribute}0xc1 is not a msgpack type",
+    entries.VALUE_NOT_FINITE: "{attribute}the value is NaN or infinite",
+    entries.STRING_TOO_LONG: "{attribute}the string is longer than {string_bytes_max} bytes",
+    entries.STRING_NOT_UTF8: "{attribute}the string is not UTF-8",
 }
 
 

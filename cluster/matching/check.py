@@ -9,7 +9,7 @@ import numpy as np
 
 from cluster.matching import layout as at
 from cluster.matching import pool, tiles
-from cluster.matching.predicates import EQUAL, PREFIX, SET, STRING, SUFFIX
+from cluster.matching.inputs import EQUAL, PREFIX, SET, STRING, SUFFIX
 from cluster.matching.records import (
     EXACT,
     KINDS,

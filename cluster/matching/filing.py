@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from cluster.matching import tiles
 from cluster.matching.compiled import compiled
+from cluster.matching.inputs import EQUAL, SET, STRING
 from cluster.matching.layout import (
     A_SAMPLE,
     A_SEEN,
@@ -62,7 +63,6 @@ from cluster.matching.machine import (
     store_double,
 )
 from cluster.matching.pool import B_CLUSTER, PLAIN, acquire
-from cluster.matching.predicates import EQUAL, SET, STRING
 from cluster.matching.records import (
     ABSENT_BIT,
     KINDS,

@@ -260,10 +260,10 @@ class Index:
 
 
 def warm() -> None:
-    """Compile everything, or load it from the cache, so that no first message waits for it.
+    """Compile everything, or load it from disk, so that no first message waits for it.
 
-    Cost: half a minute where nothing is cached yet, about a second otherwise. Run it once before starting
-    several processes.
+    Cost: a minute where nothing is kept on disk yet, a tenth of a second otherwise. Run it once before starting several
+    processes.
     """
     index = Index()
     index.add(1, ((Kinds("a", ANY_KIND),),), 1)

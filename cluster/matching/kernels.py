@@ -1,174 +1,120 @@
-"""The compiled entry points, cached on disk.
+"""The compiled entry points (`entry_points.py`), kept on disk as machine code and loaded from there.
 
-numba looks only at an entry point's own source file to see whether its cached code is stale. The code of all other
-files here is compiled into it, so each entry point carries a digest of all of them as a free variable, which is part
-of numba's key. Without a writable cache directory (neither beside the source nor the user's) the code is
-compiled anew in each process.
+A file holds the code for one state of the sources, one version of the compiler and one kind of processor, all of which
+its name tells, and a digest of itself: what is cut off or damaged is compiled anew. It lies beside the sources, or
+where these can't be written to, in the user's cache; where neither can, each process compiles for itself.
 
-`index.warm` compiles or loads everything, so that no first message waits for it.
+Loading takes a tenth of a second and does not need numba. It happens at the first use of any entry point;
+`index.warm` makes it happen, so that no first message waits for it.
 """
 
 from __future__ import annotations
 
-import zlib
+import ctypes
+import hashlib
+import os
+import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from llvmlite import binding
 
-from cluster.matching import edit, filing, numbers, predicates, search
-from cluster.matching import walk as walking
-from cluster.matching.layout import (
-    A_LISTED,
-    A_NEXT,
-    H_ATTRIBUTES,
-    H_ATTRIBUTES_FREE,
-    H_CLUSTERS,
-    H_CLUSTERS_FREE,
-    H_FREED,
-    H_PREDICATES,
-    H_PREDICATES_FREE,
-    K_BEFORE,
-    K_NEXT,
-    P_LISTED,
-    P_NEXT,
-)
-from cluster.matching.machine import load64
-
-# Conjunctions that a sweep looks at in passing.
-_SWEPT_PER_ADD = 2
-_SWEPT_PER_MATCH = 32
+_ARGUMENTS = {"count_attributes": 5, "walk": 11, "attribute": 3, "add": 3, "remove": 2, "sweep": 2, "match": 12}
+_DIGEST_BYTES = 32
+_NOT_COMPILED = {"__init__", "batch", "check", "hits", "index", "kernels", "packing", "scan"}
+"""The files here that no entry point uses: a change of theirs leaves the code as it is."""
+_ENGINES: list[Any] = []
+"""What owns the loaded code."""
 
 
-_FILES = (
-    "blocks.py",
-    "compiled.py",
-    "edit.py",
-    "filing.py",
-    "kernels.py",
-    "layout.py",
-    "machine.py",
-    "numbers.py",
-    "order.py",
-    "pool.py",
-    "predicates.py",
-    "records.py",
-    "search.py",
-    "setting.py",
-    "strings.py",
-    "table.py",
-    "tiles.py",
-    "walk.py",
-)
+def __getattr__(name: str) -> Callable[..., int]:
+    """Load the entry points when the first one is asked for."""
+    if name not in _ARGUMENTS:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    globals().update(_load())
+    entry_point: Callable[..., int] = globals()[name]
+    return entry_point
 
 
-def _digest() -> int:
-    folder = Path(__file__).parent
-    digest = 0
-    for name in _FILES:
-        digest = zlib.crc32((folder / name).read_bytes(), digest)
-    return digest
+def _load() -> dict[str, Callable[..., int]]:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    target = _target()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+    engine.add_object_file(binding.ObjectFileRef.from_data(_code(target)))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return {
+        name: ctypes.CFUNCTYPE(*[ctypes.c_int64] * (1 + count))(engine.get_function_address(name))
+        for name, count in _ARGUMENTS.items()
+    }
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+def _target() -> binding.TargetMachine:
+    """Return this machine as a target, as numba has it."""
+    target = binding.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=binding.get_host_cpu_name(),
+        features=binding.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="static" if target.name.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def _code(target: binding.TargetMachine) -> bytes:
+    name = f"kernels-{_key()}.o"
+    folders = _folders()
+    for folder in folders:
+        code = _read(folder / name)
+        if code is not None:
+            return code
+    from cluster.matching.entry_points import compile_for
+
+    code = compile_for(target)
+    for folder in folders:
+        try:
+            _write(folder / name, code)
+        except OSError:
+            continue  # no place to keep it
+        break
+    return code
+
+
+def _folders() -> list[Path]:
+    """Return where the code may be kept, the best place first."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [Path(__file__).parent / "__pycache__", Path(cache).expanduser() / "kittiwake"]
+
+
+def _key() -> str:
+    """Return what the code depends on, as a short name."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem not in _NOT_COMPILED:
+            digest.update(path.name.encode() + path.read_bytes())
+    digest.update(f"{version('numba')} {version('llvmlite')}".encode())
+    digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())
+    return digest.hexdigest()[:24]
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the code that a file holds, None if it is not there or damaged."""
     try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # no place to keep the code
-        return njit(**options)(function)
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
 
 
-def _entry_points(digest: int) -> tuple[Any, ...]:
-    def count_attributes(payload: int, size: int, lengths: int, count: int, names_max: int) -> int:
-        if digest < 0:
-            return digest
-        return walking.count_attributes(payload, size, lengths, count, names_max)
-
-    def walk(
-        payload: int,
-        size: int,
-        lengths: int,
-        count: int,
-        starts: int,
-        reasons: int,
-        places: int,
-        entries: int,
-        names_max: int,
-        name_max: int,
-        string_max: int,
-    ) -> int:
-        if digest < 0:
-            return digest
-        return walking.walk(
-            payload, size, lengths, count, starts, reasons, places, entries, names_max, name_max, string_max
-        )
-
-    def attribute(m: int, address: int, length: int) -> int:
-        if digest < 0:
-            return digest
-        return predicates.add_attribute(m, address, length)
-
-    def add(m: int, subscription: int, client: int) -> int:
-        if digest < 0:
-            return digest
-        edit.add(m, subscription, client)
-        predicates.settle(m)
-        filing.sweep(m, _SWEPT_PER_ADD)
-        return load64(m + H_FREED)
-
-    def remove(m: int, subscription: int) -> int:
-        if digest < 0:
-            return digest
-        if not edit.remove(m, subscription):
-            return -1
-        predicates.settle(m)
-        return load64(m + H_FREED)
-
-    def sweep(m: int, steps: int) -> int:
-        if digest < 0:
-            return digest
-        forgetting = numbers.forget(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED, steps)
-        if numbers.forget(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED, steps):
-            forgetting = True
-        if numbers.forget(m, H_CLUSTERS, H_CLUSTERS_FREE, K_NEXT, K_BEFORE, steps):
-            forgetting = True
-        return 1 if filing.sweep(m, steps) or forgetting else 0
-
-    def match(
-        m: int,
-        payload: int,
-        starts: int,
-        entries: int,
-        reasons: int,
-        first: int,
-        count: int,
-        publications: int,
-        clients: int,
-        subscriptions: int,
-        capacity: int,
-        result: int,
-    ) -> int:
-        if digest < 0:
-            return digest
-        filing.sweep(m, _SWEPT_PER_MATCH)
-        return search.match(
-            m,
-            payload,
-            starts,
-            entries,
-            reasons,
-            first,
-            count,
-            publications,
-            clients,
-            subscriptions,
-            capacity,
-            result,
-        )
-
-    functions = (count_attributes, walk, attribute, add, remove, sweep, match)
-    return tuple(_compiled(function) for function in functions)
-
-
-count_attributes, walk, attribute, add, remove, sweep, match = _entry_points(_digest())
+def _write(path: Path, code: bytes) -> None:
+    """Put the code into a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, delete=False) as file:
+        file.write(hashlib.sha256(code).digest() + code)
+        os.fchmod(file.fileno(), 0o644)
+    os.replace(file.name, path)

@@ -20,8 +20,10 @@ from cluster.language.normal import (
     Pattern,
     StringInterval,
 )
-from cluster.matching import predicates, strings
-from cluster.matching.records import (
+from cluster.matching import inputs
+from cluster.matching.conditions import pack_pattern, pack_range
+from cluster.matching.entries import BOOLEAN, DOUBLE, NEGATIVE, TEXT, WHOLE
+from cluster.matching.inputs import (
     HAS_HIGH,
     HAS_LOW,
     HIGH_KIND,
@@ -36,7 +38,6 @@ from cluster.matching.records import (
     LOW_KIND,
     LOW_OPEN,
 )
-from cluster.matching.walk import BOOLEAN, DOUBLE, NEGATIVE, TEXT, WHOLE
 
 _WORD = struct.Struct("<Q").pack
 _TWO_WORDS = struct.Struct("<QQ").pack
@@ -44,7 +45,7 @@ _WORD_AND_RANGE = struct.Struct("<Qdd").pack
 _EXACT_UP_TO = 2.0**53  # beyond, some integers are no doubles
 _INTEGERS_FROM, _INTEGERS_TO = -(2.0**63), 2.0**64  # beyond, no publication holds an integer
 _INFINITY = math.inf
-_AFFIXES = {"starts_with": predicates.PREFIX, "ends_with": predicates.SUFFIX}
+_AFFIXES = {"starts_with": inputs.PREFIX, "ends_with": inputs.SUFFIX}
 _MASK_64 = (1 << 64) - 1
 
 AttributeNumber = Callable[[str], int]
@@ -101,15 +102,15 @@ def _pack_other(atom: AnyAtom, number_of: AttributeNumber, pieces: list[bytes]) 
     elif isinstance(atom, Kinds):
         pieces.append(_WORD(IN_KINDS | head | atom.mask << 32))
     elif isinstance(atom, Pattern):
-        type_ = _AFFIXES.get(atom.operator, predicates.STRING)
+        type_ = _AFFIXES.get(atom.operator, inputs.STRING)
         condition = atom.text.encode()
-        if type_ == predicates.STRING or len(condition) > predicates.AFFIX_MAX:
-            type_ = predicates.STRING
-            condition = strings.pack_pattern(atom.operator, atom.text)
+        if type_ == inputs.STRING or len(condition) > inputs.AFFIX_MAX:
+            type_ = inputs.STRING
+            condition = pack_pattern(atom.operator, atom.text)
         pieces.append(_WORD(IN_STRING | head | (atom.negated | type_ << 1) << 32) + _bytes(condition))
     elif isinstance(atom, StringInterval):
-        condition = strings.pack_range(atom.low, atom.high, atom.low_open, atom.high_open)
-        pieces.append(_WORD(IN_STRING | head | predicates.STRING << 33) + _bytes(condition))
+        condition = pack_range(atom.low, atom.high, atom.low_open, atom.high_open)
+        pieces.append(_WORD(IN_STRING | head | inputs.STRING << 33) + _bytes(condition))
     else:
         assert isinstance(atom, Interval), atom
         _pack_interval(atom, head, pieces)

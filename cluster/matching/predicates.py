@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from cluster.matching import numbers, strings, table
 from cluster.matching.compiled import compiled
+from cluster.matching.entries import DOUBLE, NEGATIVE, TEXT, WHOLE
+from cluster.matching.inputs import EQUAL, PREFIX, SET, STRING, SUFFIX
 from cluster.matching.layout import (
     A_AFFIXES,
     A_BITS,
@@ -75,10 +77,7 @@ from cluster.matching.machine import (
     store64,
 )
 from cluster.matching.pool import PLAIN, acquire, release
-from cluster.matching.walk import DOUBLE, NEGATIVE, TEXT, WHOLE, hash_bytes
-
-EQUAL, SET, STRING, PREFIX, SUFFIX = 1, 2, 3, 4, 5
-AFFIX_MAX = 63
+from cluster.matching.walk import hash_bytes
 
 # The block of A_AFFIXES: masks of the lengths of prefixes and suffixes that occur, then their counts (32) by length.
 AFFIX_LENGTHS = 8

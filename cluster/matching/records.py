@@ -28,6 +28,23 @@ import math
 
 from cluster.matching import predicates
 from cluster.matching.compiled import compiled
+from cluster.matching.entries import BOOLEAN, DOUBLE, NEGATIVE, NIL, TEXT, WHOLE
+from cluster.matching.inputs import (
+    EQUAL,
+    HAS_HIGH,
+    HAS_LOW,
+    HIGH_KIND,
+    HIGH_OPEN,
+    IN_EQUAL,
+    IN_EXACT,
+    IN_KINDS,
+    IN_RANGE,
+    IN_SET,
+    IN_STRING,
+    LOW_KIND,
+    LOW_OPEN,
+    SET,
+)
 from cluster.matching.layout import (
     A_BITS,
     A_KIND,
@@ -40,13 +57,8 @@ from cluster.matching.layout import (
 )
 from cluster.matching.machine import double_of, load32, load64, load_double, store32, store64
 from cluster.matching.pool import PLAIN, acquire, release
-from cluster.matching.walk import BOOLEAN, DOUBLE, NEGATIVE, NIL, TEXT, WHOLE
 
-IN_EQUAL, IN_SET, IN_STRING, IN_RANGE, IN_EXACT, IN_KINDS, IN_NEAR = range(1, 8)
 TRUE, RANGE, KINDS, EXACT, NOT_IN, NOT_STRING, NEAR = range(1, 8)
-
-# Flags of EXACT; each bound's kind is DOUBLE, WHOLE or NEGATIVE.
-HAS_LOW, LOW_OPEN, HAS_HIGH, HIGH_OPEN, LOW_KIND, HIGH_KIND = 1, 2, 4, 8, 4, 8  # the kinds are shifts
 
 ABSENT_BIT, NULL_BIT, BOOL_BIT, NUMBER_BIT, STRING_BIT = 1, 2, 4, 8, 16  # as in language/normal.py
 
@@ -73,10 +85,10 @@ def _add_equal(m: int, attribute: int, kind: int, at: int) -> tuple[int, int]:
     """Use the EQUAL of a value of the input; returns (predicate, where the input goes on)."""
     if kind == TEXT:
         length = load64(at)
-        predicate = predicates.add_predicate(m, predicates.EQUAL, TEXT, attribute, 0, at + 8, length, True)
+        predicate = predicates.add_predicate(m, EQUAL, TEXT, attribute, 0, at + 8, length, True)
         return predicate, at + 8 + (length + 7) // 8 * 8
     kind, bits = predicates.canonical(kind, load64(at))
-    return predicates.add_predicate(m, predicates.EQUAL, kind, attribute, bits, 0, 0, False), at + 8
+    return predicates.add_predicate(m, EQUAL, kind, attribute, bits, 0, 0, False), at + 8
 
 
 @compiled
@@ -90,7 +102,7 @@ def _add_set(m: int, attribute: int, members: int, at: int) -> tuple[int, int]:
             store32(start + 4 * place, load32(start + 4 * place - 4))
             place -= 1
         store32(start + 4 * place, member)
-    predicate = predicates.add_predicate(m, predicates.SET, 0, attribute, 0, start, 4 * members, True)
+    predicate = predicates.add_predicate(m, SET, 0, attribute, 0, start, 4 * members, True)
     for index in range(members):
         predicates.drop_predicate(m, load32(start + 4 * index))  # the set itself holds them
     return predicate, at

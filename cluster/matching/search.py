@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from cluster.matching import blocks, predicates, setting, tiles
 from cluster.matching.compiled import compiled
+from cluster.matching.entries import ENTRY_BYTES
 from cluster.matching.layout import (
     A_CLUSTERS,
     A_GROUP,
@@ -50,7 +51,6 @@ from cluster.matching.layout import (
 )
 from cluster.matching.machine import count_bits, load32, load64, load_double, lowest_bit, store8, store64, store_double
 from cluster.matching.tiles import KEY_WORDS
-from cluster.matching.walk import ENTRY_BYTES
 
 _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200

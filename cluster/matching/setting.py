@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from cluster.matching import filing, predicates, strings
 from cluster.matching.compiled import compiled
+from cluster.matching.entries import BOOLEAN, ENTRY_BYTES, NIL, TEXT
+from cluster.matching.inputs import PREFIX
 from cluster.matching.layout import (
     A_AFFIXES,
     A_BITS,
@@ -48,7 +50,6 @@ from cluster.matching.layout import (
 )
 from cluster.matching.machine import double_of, load32, load64, load_double, lowest_bit, store32, store64, store_double
 from cluster.matching.pool import PLAIN, acquire, release
-from cluster.matching.walk import BOOLEAN, ENTRY_BYTES, NIL, TEXT
 
 _NAN = float("nan")
 _LOW_32 = 0xFFFFFFFF
@@ -152,7 +153,7 @@ def _mark_affixes(m: int, attribute: int, text: int, length: int, active: int) -
             if affix > length:
                 break
             at = text + (length - affix) * side
-            predicate = predicates.find_affix(m, attribute, predicates.PREFIX + side, at, affix)
+            predicate = predicates.find_affix(m, attribute, PREFIX + side, at, affix)
             if predicate:
                 store64(m + LIVE + 16 * predicate + 8, stamp)
                 seen = m + P_SEEN + 8 * predicate

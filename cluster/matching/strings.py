@@ -1,72 +1,13 @@
 """Strings as bytes: equality, order, and the conditions starts_with, ends_with, contains, like and ranges.
 
-A condition is packed by `pack_pattern` and `pack_range` into bytes that `holds` evaluates:
-
-    byte 0       operator
-    RANGE        byte 1: flags; bytes 8..15: length of the low bound; then low, high
-    others       bytes 4..7: number of pieces; then per piece 8 bytes (length in elements | wild << 31), and
-                 the elements as 16-bit numbers: a byte, or ANY_ONE for one character; then, for pieces
-                 without ANY_ONE, their failure table for Knuth, Morris and Pratt's search, 16 bits an element
-
-starts_with x is like `x%`, and so on: a pattern is its pieces between `%`. As in patterns.py the leftmost place of each
-piece is the best. Bytes of UTF-8 compare like code points, and a piece's first byte never equals a
-continuation byte, so that places found in bytes are places in characters; ANY_ONE takes one whole character.
+`conditions.py` has the form in which a condition is packed.
 """
 
 from __future__ import annotations
 
-import struct
-
-from cluster.language.patterns import split_like
 from cluster.matching.compiled import compiled
+from cluster.matching.conditions import ANY_ONE, HAS_HIGH, HAS_LOW, HIGH_OPEN, LOW_OPEN, RANGE
 from cluster.matching.machine import load8, load64, store8, store64
-
-RANGE, PIECES = 1, 2
-_HAS_LOW, _LOW_OPEN, _HAS_HIGH, _HIGH_OPEN = 1, 2, 4, 8
-_ANY_ONE = 256
-
-
-def pack_range(low: str | None, high: str | None, low_open: bool, high_open: bool) -> bytes:
-    """Pack a range of strings."""
-    flags = _HAS_LOW * (low is not None) | _LOW_OPEN * low_open
-    flags |= _HAS_HIGH * (high is not None) | _HIGH_OPEN * high_open
-    low_bytes, high_bytes = (low or "").encode(), (high or "").encode()
-    return struct.pack("<BB6xq", RANGE, flags, len(low_bytes)) + low_bytes + high_bytes
-
-
-def pack_pattern(operator: str, text: str) -> bytes:
-    """Pack a string pattern; text is a LIKE pattern for `like`, else the characters themselves."""
-    if operator == "like":
-        pieces = split_like(text)
-    else:
-        literal: list[str | None] = list(text)
-        pieces = {
-            "starts_with": [literal, []],
-            "ends_with": [[], literal],
-            "contains": [[], literal, []],
-        }[operator]
-    packed = [struct.pack("<B3xI", PIECES, len(pieces))]
-    for piece in pieces:
-        elements: list[int] = []
-        for character in piece:
-            elements.extend([_ANY_ONE] if character is None else character.encode())
-        wild = _ANY_ONE in elements
-        table = [] if wild else _failure_table(elements)
-        packed.append(struct.pack("<q", len(elements) | wild << 31))
-        packed.append(struct.pack(f"<{len(elements) + len(table)}H", *elements, *table))
-    return b"".join(packed)
-
-
-def _failure_table(elements: list[int]) -> list[int]:
-    """Return for each place the length of the longest proper prefix that ends there too."""
-    table = [0] * len(elements)
-    length = 0
-    for place in range(1, len(elements)):
-        while length and elements[place] != elements[length]:
-            length = table[length - 1]
-        length += elements[place] == elements[length]
-        table[place] = length
-    return table
 
 
 @compiled
@@ -112,13 +53,13 @@ def holds(condition: int, size: int, text: int, length: int) -> bool:
     if load8(condition) == RANGE:
         flags = load8(condition + 1)
         low_length = load64(condition + 8)
-        if flags & _HAS_LOW:
+        if flags & HAS_LOW:
             order = compare(text, length, condition + 16, low_length)
-            if order < 0 or (order == 0 and flags & _LOW_OPEN):
+            if order < 0 or (order == 0 and flags & LOW_OPEN):
                 return False
-        if flags & _HAS_HIGH:
+        if flags & HAS_HIGH:
             order = compare(text, length, condition + 16 + low_length, size - 16 - low_length)
-            if order > 0 or (order == 0 and flags & _HIGH_OPEN):
+            if order > 0 or (order == 0 and flags & HIGH_OPEN):
                 return False
         return True
     return _pieces_hold(condition, text, length)
@@ -138,7 +79,7 @@ def _at(piece: int, elements: int, text: int, start: int, end: int) -> int:
             return -1
         element = _element(piece, index)
         byte = load8(text + place)
-        if element == _ANY_ONE:
+        if element == ANY_ONE:
             if byte & 0xC0 == 0x80:
                 return -1
             place += 1
@@ -193,7 +134,7 @@ def _pieces_hold(condition: int, text: int, length: int) -> bool:
                     return False
                 place -= 1
                 element = _element(piece, other)
-                if element == _ANY_ONE:
+                if element == ANY_ONE:
                     while place > start and load8(text + place) & 0xC0 == 0x80:
                         place -= 1
                     if load8(text + place) & 0xC0 == 0x80:

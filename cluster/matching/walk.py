@@ -15,6 +15,30 @@ The hash is seeded by a constant: whoever looks a name up compares its bytes too
 from __future__ import annotations
 
 from cluster.matching.compiled import compiled
+from cluster.matching.entries import (
+    ACCEPTED,
+    BOOLEAN,
+    DOUBLE,
+    ENTRY_BYTES,
+    NAME_EMPTY,
+    NAME_NOT_STRING,
+    NAME_NOT_UTF8,
+    NAME_TOO_LONG,
+    NEGATIVE,
+    NIL,
+    NOT_A_MAP,
+    STRING_NOT_UTF8,
+    STRING_TOO_LONG,
+    TEXT,
+    TOO_MANY_ATTRIBUTES,
+    TRAILING,
+    TRUNCATED,
+    VALUE_BINARY,
+    VALUE_INVALID,
+    VALUE_NESTED,
+    VALUE_NOT_FINITE,
+    WHOLE,
+)
 from cluster.matching.machine import (
     bits_of,
     float_from_bits32,
@@ -28,30 +52,6 @@ from cluster.matching.machine import (
     swap64,
     unsigned_to_double,
 )
-
-ENTRY_BYTES = 32
-
-# Kinds of value in word 1. WHOLE is an integer >= 0, NEGATIVE one below; the index compares them exactly by that.
-NIL, BOOLEAN, WHOLE, NEGATIVE, DOUBLE, TEXT = 0, 1, 2, 3, 4, 5
-
-# Why a publication is refused; the texts are in batch.py.
-(
-    ACCEPTED,
-    TRUNCATED,
-    TRAILING,
-    NOT_A_MAP,
-    TOO_MANY_ATTRIBUTES,
-    NAME_NOT_STRING,
-    NAME_EMPTY,
-    NAME_TOO_LONG,
-    NAME_NOT_UTF8,
-    VALUE_NESTED,
-    VALUE_BINARY,
-    VALUE_INVALID,
-    VALUE_NOT_FINITE,
-    STRING_TOO_LONG,
-    STRING_NOT_UTF8,
-) = range(15)
 
 _SEED = 0x2D358DCCAA6C78A5
 _STEP = 0x4BE98134A5976FD3

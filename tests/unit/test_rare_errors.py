@@ -159,22 +159,6 @@ def test_a_normal_form_beyond_the_index_is_refused(monkeypatch: pytest.MonkeyPat
     engine.check()
 
 
-def test_without_a_place_for_compiled_code_it_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cluster.matching import kernels
-
-    made = []
-
-    def njit(**options: Any) -> Any:
-        if options.pop("cache", False):
-            raise RuntimeError("no locator available")
-        made.append(options)
-        return lambda function: function
-
-    monkeypatch.setattr(kernels, "njit", njit)
-    assert kernels._compiled(len) is len
-    assert made == [{"nogil": True, "error_model": "numpy"}]
-
-
 @conversation
 async def test_a_cluster_that_is_closed_or_does_not_serve_refuses_connections() -> None:
     async with LocalCluster() as local:

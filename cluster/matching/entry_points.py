@@ -1,0 +1,163 @@
+"""The functions that Python calls, compiled to one piece of machine code; `kernels.py` keeps and loads it.
+
+Compiling needs numba and takes about a minute; loading needs neither. So numba is imported only where this file is,
+which is where nothing is cached yet.
+
+Each takes and returns 64-bit integers only. What numba makes of it has a convention of its own (a place for the
+result, one for an exception, a status); a few lines of LLVM's language around it make it a plain C function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding
+from numba import njit, types
+
+from cluster.matching import edit, filing, numbers, predicates, search
+from cluster.matching import walk as walking
+from cluster.matching.layout import (
+    A_LISTED,
+    A_NEXT,
+    H_ATTRIBUTES,
+    H_ATTRIBUTES_FREE,
+    H_CLUSTERS,
+    H_CLUSTERS_FREE,
+    H_FREED,
+    H_PREDICATES,
+    H_PREDICATES_FREE,
+    K_BEFORE,
+    K_NEXT,
+    P_LISTED,
+    P_NEXT,
+)
+from cluster.matching.machine import load64
+
+# Conjunctions that a sweep looks at in passing.
+_SWEPT_PER_ADD = 2
+_SWEPT_PER_MATCH = 32
+
+_PLAIN = """
+define i64 @{name}({parameters}) {{
+  %result = alloca i64
+  %exception = alloca ptr
+  %status = call i32 @{native}({arguments})
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %never, label %done
+never:
+  call void @llvm.trap()
+  unreachable
+done:
+  %value = load i64, ptr %result
+  ret i64 %value
+}}
+declare void @llvm.trap()
+declare i32 @{native}({types})
+"""
+"""Nothing in the compiled code raises, so that the status is always 0."""
+
+
+def count_attributes(payload: int, size: int, lengths: int, count: int, names_max: int) -> int:
+    return walking.count_attributes(payload, size, lengths, count, names_max)
+
+
+def walk(
+    payload: int,
+    size: int,
+    lengths: int,
+    count: int,
+    starts: int,
+    reasons: int,
+    places: int,
+    entries: int,
+    names_max: int,
+    name_max: int,
+    string_max: int,
+) -> int:
+    return walking.walk(
+        payload, size, lengths, count, starts, reasons, places, entries, names_max, name_max, string_max
+    )
+
+
+def attribute(m: int, address: int, length: int) -> int:
+    return predicates.add_attribute(m, address, length)
+
+
+def add(m: int, subscription: int, client: int) -> int:
+    edit.add(m, subscription, client)
+    predicates.settle(m)
+    filing.sweep(m, _SWEPT_PER_ADD)
+    return load64(m + H_FREED)
+
+
+def remove(m: int, subscription: int) -> int:
+    if not edit.remove(m, subscription):
+        return -1
+    predicates.settle(m)
+    return load64(m + H_FREED)
+
+
+def sweep(m: int, steps: int) -> int:
+    forgetting = numbers.forget(m, H_PREDICATES, H_PREDICATES_FREE, P_NEXT, P_LISTED, steps)
+    if numbers.forget(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED, steps):
+        forgetting = True
+    if numbers.forget(m, H_CLUSTERS, H_CLUSTERS_FREE, K_NEXT, K_BEFORE, steps):
+        forgetting = True
+    return 1 if filing.sweep(m, steps) or forgetting else 0
+
+
+def match(
+    m: int,
+    payload: int,
+    starts: int,
+    entries: int,
+    reasons: int,
+    first: int,
+    count: int,
+    publications: int,
+    clients: int,
+    subscriptions: int,
+    capacity: int,
+    result: int,
+) -> int:
+    filing.sweep(m, _SWEPT_PER_MATCH)
+    return search.match(
+        m, payload, starts, entries, reasons, first, count, publications, clients, subscriptions, capacity, result
+    )
+
+
+ENTRY_POINTS: tuple[Callable[..., int], ...] = (count_attributes, walk, attribute, add, remove, sweep, match)
+
+
+def compile_for(target: binding.TargetMachine) -> bytes:
+    """Return the machine code of all entry points, under their names, as an object file for this target."""
+    whole: Any = None
+    for function in ENTRY_POINTS:
+        for part in _compiled(function):
+            if whole is None:
+                whole = part
+            else:
+                whole.link_in(part)
+    whole.verify()
+    code: bytes = target.emit_object(whole)
+    return code
+
+
+def _compiled(function: Callable[..., int]) -> tuple[Any, Any]:
+    """Return numba's module of a function, and that of the plain function around it."""
+    count = function.__code__.co_argcount
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiled = njit(**options)(function)
+    signature = (types.int64,) * count
+    compiled.compile(signature)
+    native = compiled.overloads[signature].fndesc.llvm_func_name
+    names = [f"%a{number}" for number in range(count)]
+    around = _PLAIN.format(
+        name=function.__name__,
+        native=f'"{native}"',
+        parameters=", ".join(f"i64 {name}" for name in names),
+        arguments=", ".join(["ptr %result", "ptr %exception", *(f"i64 {name}" for name in names)]),
+        types=", ".join(["ptr", "ptr", *["i64"] * count]),
+    )
+    return binding.parse_assembly(compiled.inspect_llvm(signature)), binding.parse_assembly(around)
