@@ -30,7 +30,8 @@ from autoscaler.forecast import PolicyForecast
 from autoscaler.observer import Observer
 from autoscaler.policy import ScalingPolicy
 from autoscaler.said import Said
-from cluster.coordinator import Coordinator, State
+from cluster.coordinating.records import State
+from cluster.coordinator import Coordinator
 from cluster.errors import KittiwakeError
 from cluster.figures import Series, autoscaler_series
 from cluster.messages import Answer, Instruction, Request

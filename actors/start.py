@@ -18,7 +18,8 @@ from actors.shell import Shell, Supervisor
 from actors.transport import Identity
 from cluster.config import Config
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import Coordinator, State
+from cluster.coordinating.records import State
+from cluster.coordinator import Coordinator
 from cluster.errors import ConfigError
 from cluster.figures import Series, series_of
 from cluster.journal import Recovered

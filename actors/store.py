@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from actors.database import StoreError, open_database, transaction
-from cluster.coordinator import HISTORY
+from cluster.coordinating.operations import HISTORY
 from cluster.memory import Memory, Operation, decode_memory, decode_operation
 
 FORMAT = 1

@@ -18,7 +18,9 @@ import pytest
 
 from cluster.assignment import fewest_moves
 from cluster.config import Config, Layers, Timing, Transitions
-from cluster.coordinator import STRATEGIES, Coordinator, State
+from cluster.coordinating.records import State
+from cluster.coordinating.wishes import STRATEGIES
+from cluster.coordinator import Coordinator
 from cluster.memory import decode_memory, decode_operation
 from cluster.messages import (
     ACCESS_POINT,
@@ -229,7 +231,7 @@ class World:
                     answer = message
                 case Send(peer, message):
                     if isinstance(message, Prepare):
-                        operation = self.machine._operation
+                        operation = self.machine._operations.present
                         assert operation is not None, "a view change that nobody asked for"
                         assert operation.state == "running", "a view change for a wish that has ended"
                     if isinstance(message, Commit):
@@ -269,7 +271,7 @@ class World:
 
     def whole(self) -> bool:
         """Tell whether every member of the view is alive."""
-        view = self.machine._view
+        view = self.machine._shared.view
         members = () if view is None else view.members
         alive = {peer: process.incarnation for peer, process in self.processes.items()}
         return all(alive.get(one.peer) == one.incarnation for one in members)
@@ -356,7 +358,7 @@ class World:
             if self.work():
                 quiet_ms = 0
                 continue
-            recovery = self.machine._recovery
+            recovery = self.machine._shared.recovery
             if quiet_ms > 10_000 and not (recovery is not None and recovery.retries):
                 return
             self.tick()
@@ -367,9 +369,9 @@ class World:
         """What must hold at rest."""
         machine = self.machine
         assert machine.state is State.SERVING
-        assert machine._transition is None
-        assert machine._recovery is None
-        view = machine._view
+        assert machine._shared.transition is None
+        assert machine._shared.recovery is None
+        view = machine._shared.view
         assert view is not None
         assert self.memory is not None
         memory = decode_memory(self.memory)
@@ -411,7 +413,7 @@ def test_whatever_happens_it_comes_to_rest_with_one_view(first: int) -> None:
                     world.tick()
         try:
             world.mend()
-            transition = world.machine._transition
+            transition = world.machine._shared.transition
             last = None
             if (
                 world.whole()
@@ -429,7 +431,7 @@ def test_whatever_happens_it_comes_to_rest_with_one_view(first: int) -> None:
             world.rest()
             world.check()
             assert decode_operation(world.entries[max(world.entries)]).state == "done"
-            assert len(world.machine._view.matchers) == 3  # type: ignore[union-attr]
+            assert len(world.machine._shared.view.matchers) == 3  # type: ignore[union-attr]
             assert len([one for one in world.processes if one.layer == ACCESS_POINT]) == 2
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error

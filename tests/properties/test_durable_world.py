@@ -289,7 +289,7 @@ class World:
             rng.choice(self.clients).lose()
         elif what < 0.89:
             rng.choice(self.subscribers).die()
-        elif what < 0.93 and self.assembly.coordinator._recovery is None:
+        elif what < 0.93 and self.assembly.coordinator._shared.recovery is None:
             self.crash(rng.choice([*sorted(self.assembly.roles), *self.assembly.connection_points()]))
         else:
             self.tick()

@@ -34,7 +34,18 @@ CONSTANT = frozenset({"targets", "sources"})
 IRRELEVANT = frozenset(
     {
         *("counters", "_config", "_limits", "_flow", "_timing", "_filters", "_settings", "form_bytes"),
-        *("recent", "on_drop", "asked", "asked_us", "answered", "books", "busiest", "_ledger", "metrics_address"),
+        *(
+            "recent",
+            "on_drop",
+            "asked",
+            "asked_us",
+            "answered",
+            "books",
+            "busiest",
+            "ledger",
+            "settings",
+            "metrics_address",
+        ),
     }
 )
 """Attributes on which nothing depends that a client or another machine sees: what was counted, settings, and what is

@@ -28,7 +28,8 @@ from cluster.assignment import reassign
 from cluster.codec import FrameReader, decode_server_frame, encode_frame
 from cluster.config import Config, Layers
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import Coordinator, State
+from cluster.coordinating.records import State
+from cluster.coordinator import Coordinator
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.matching import Scan
@@ -443,12 +444,12 @@ class Graph:
                 return [self._move("crash", None, COORDINATOR_PEER)]
             assert urgent.sender is not None, "from nobody"
             return [self._move("cut", urgent.sender, None, kept) for kept in range(self._acts(state, urgent))]
-        decided = machine._transition is not None and machine._transition.decided
-        view = machine._view
+        decided = machine._shared.transition is not None and machine._shared.transition.decided
+        view = machine._shared.view
         assert view is not None, "no view"
         roles = [peer for peer, _, _ in self.pool.things[state[2]]]
         newcomers = [peer for peer in roles if view.member(peer) is None]
-        leaving = {member.peer for member in machine._memory.leaving}
+        leaving = {member.peer for member in machine._shared.memory.leaving}
         if decided or urgent is not None:
             return []
         return [self._move("crash", None, peer) for peer in newcomers if peer not in leaving]
@@ -551,13 +552,13 @@ class Graph:
         require(not self.scope.change or ("changed",) in self._facts, "the subscriber's request is never answered")
         coordinator = self.coordinator()
         require(coordinator.state is State.SERVING, f"the coordinator is {coordinator.state.value} for ever")
-        transition = coordinator._transition
+        transition = coordinator._shared.transition
         require(transition is None, f"the view change never ends: {transition and transition.phase}")
-        require(not coordinator._memory.leaving, f"{coordinator._memory.leaving} never leave")
-        for operation in coordinator._history:
+        require(not coordinator._shared.memory.leaving, f"{coordinator._shared.memory.leaving} never leave")
+        for operation in coordinator._operations.history:
             require(operation.state != "running", "the operation never ends")
             require(self.scope.crash != "" or operation.state == "done", f"the operation is {operation.state}")
-        view = coordinator._view
+        view = coordinator._shared.view
         assert view is not None, "at rest without a view"
         members = {member.peer: member.incarnation for member in view.members}
         require(

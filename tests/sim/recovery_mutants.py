@@ -1,6 +1,6 @@
 """Ways to break the recovery from a death; see `mutants.py`.
 
-Each takes away one rule of `cluster/messages.py`, "Recovery": what is held until it is acknowledged, what is void, what
+Each takes away one rule of `cluster/messages/recovery.py`: what is held until it is acknowledged, what is void, what
 is sent again and when, what is known to be a double, and what the coordinator remembers of it. Those with 0 seeds were
 seen by none of some 60 so far; unit tests hold what they break (`unit/test_*recovery.py`).
 """
@@ -14,7 +14,8 @@ import msgspec
 
 from cluster.access_point import AccessPoint
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import Coordinator
+from cluster.coordinating.recovering import Recovering
+from cluster.coordinating.shared import Shared
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import CONNECTION_POINT, Instruction, Peer, Persist, Recover, Renew, Resume, Send
@@ -305,38 +306,39 @@ def second_death_forgets_the_first(replace: Replace) -> None:
 
 @mutant("the coordinator's next life does not know who had died", seeds=40, scenario="crash_all")
 def replaced_not_remembered(replace: Replace) -> None:
-    original = Coordinator._remember
+    original = Shared.remember
 
-    def remember(self: Coordinator, operation: Any = None) -> None:
-        replaced, self._memory.replaced = self._memory.replaced, []
+    def remember(self: Shared, operation: Any = None) -> None:
+        replaced, self.memory.replaced = self.memory.replaced, []
         original(self, operation)
-        self._memory.replaced = replaced
+        self.memory.replaced = replaced
 
-    replace(Coordinator, "_remember", remember)
+    replace(Shared, "remember", remember)
 
 
 @mutant("the view of a recovery is announced and not written down", seeds=0, scenario="crash_all")
 def recovery_not_persisted(replace: Replace) -> None:
-    original = Coordinator._recover
+    original = Recovering.connect
 
-    def recover(self: Coordinator) -> None:
-        before = len(self._out)
+    def connect(self: Recovering) -> None:
+        out = self._shared.out
+        before = len(out)
         original(self)
-        self._out[before:] = [one for one in self._out[before:] if not isinstance(one, Persist)]
+        out[before:] = [one for one in out[before:] if not isinstance(one, Persist)]
 
-    replace(Coordinator, "_recover", recover)
+    replace(Recovering, "connect", connect)
 
 
 @mutant("a death takes back a view change that was decided", seeds=0, scenario="member_crash")
 def decision_taken_back(replace: Replace) -> None:
-    original = Coordinator._replace
+    original = Recovering.replace
 
-    def taken_back(self: Coordinator, dead: Sequence[Peer], reason: str) -> None:
-        transition = self._transition
-        if transition is not None and transition.decided and not self._memory.leaving:
+    def taken_back(self: Recovering, dead: Sequence[Peer], reason: str) -> None:
+        transition = self._shared.transition
+        if transition is not None and transition.decided and not self._shared.memory.leaving:
             members = {member.peer for member in transition.before.members}
             if all(member.peer in members for member in transition.after.members):
-                self._view = transition.before
+                self._shared.view = transition.before
         original(self, dead, reason)
 
-    replace(Coordinator, "_replace", taken_back)
+    replace(Recovering, "replace", taken_back)

@@ -33,7 +33,7 @@ def play(seed: int, scenario: str = "mixed") -> Outcome:
         words = [word.strip(",:;") for word in failure.split() if word.startswith("#")]
         story = world.trace.tail(f"{words[0]} " if words else "")
     notifications = sum(len(session.received) for client in world.clients for session in client.sessions)
-    view_changes = sum(len(operation.steps) for operation in world.assembly.coordinator._history)
+    view_changes = sum(len(operation.steps) for operation in world.assembly.coordinator._operations.history)
     # A world is a knot of references; each matcher's index reserves a good deal of address space until it is freed.
     world.assembly.roles.clear()
     return Outcome(

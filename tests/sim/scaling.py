@@ -11,7 +11,7 @@ from cluster import moving
 from cluster.access_point import AccessPoint
 from cluster.assignment import fewest_moves
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import State
+from cluster.coordinating.records import State
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
 from cluster.messages import (
@@ -93,7 +93,7 @@ class Scaling:
         assembly = self._world.assembly
         if assembly.incarnations.get(peer) != incarnation:
             return
-        view = assembly.coordinator._view
+        view = assembly.coordinator._shared.view
         if view is not None and (member := view.member(peer)) is not None and member.incarnation == incarnation:
             self.deaths += 1  # held for dead, wrongly
             self._trouble()
@@ -113,7 +113,7 @@ class Scaling:
         """Ask for another size of one or more layers, or for a slice to be replaced."""
         rng = self._rng
         arguments: dict[str, object] = {"strategy": rng.choice(("waves", "waves", "all_at_once"))}
-        view = self._world.assembly.coordinator._view
+        view = self._world.assembly.coordinator._shared.view
         if rng.random() < 0.2 and view is not None:
             layer = PLURALS[rng.choice(self._world.plan.wished)]
             arguments["replace"] = [[layer, rng.choice(view.slots(layer))]]
@@ -125,7 +125,7 @@ class Scaling:
 
     def _trouble(self) -> None:
         """What is under way does not go its way undisturbed."""
-        operation = self._world.assembly.coordinator._operation
+        operation = self._world.assembly.coordinator._operations.present
         if operation is not None:
             self.troubled.add(operation.number)
 
@@ -135,7 +135,7 @@ class Scaling:
 
     def _request(self, command: str, arguments: dict[str, object]) -> None:
         assembly = self._world.assembly
-        before = assembly.coordinator._operation
+        before = assembly.coordinator._operations.present
         if before is not None and before.state == "running":
             self._trouble()
             self.troubled.add(before.number + 1)  # the one that goes on from there
@@ -183,7 +183,7 @@ class Scaling:
         world = self._world
         if world.healing or self._rng.random() > 0.01 * world.plan.deaths * world.plan.trouble:
             return instructions
-        view = world.assembly.coordinator._view
+        view = world.assembly.coordinator._shared.view
         if view is None or view.member(peer) is None or world.assembly.coordinator.state is State.GATHERING:
             return instructions
         kept = self._rng.randint(0, len(instructions))
@@ -202,12 +202,12 @@ class Scaling:
     def crash_newcomer(self) -> None:
         """A process that is in no view yet dies."""
         assembly = self._world.assembly
-        view = assembly.coordinator._view
-        leaving = {member.peer for member in assembly.coordinator._memory.leaving}
+        view = assembly.coordinator._shared.view
+        leaving = {member.peer for member in assembly.coordinator._shared.memory.leaving}
         if view is None or assembly.coordinator.state is not State.SERVING:
             return
         newcomers = [peer for peer in sorted(assembly.roles) if view.member(peer) is None and peer not in leaving]
-        transition = assembly.coordinator._transition
+        transition = assembly.coordinator._shared.transition
         if not newcomers or (transition is not None and transition.decided):
             return
         peer = self._rng.choice(newcomers)
@@ -221,10 +221,10 @@ class Scaling:
         """A role of the present view dies; the coordinator is told, or finds out by itself."""
         assembly = self._world.assembly
         coordinator = assembly.coordinator
-        transition = coordinator._transition
+        transition = coordinator._shared.transition
         if self._world.plan.midst and (transition is None or transition.over):
             return
-        view = coordinator._view
+        view = coordinator._shared.view
         if view is None or coordinator.state is State.GATHERING:
             return
         immortal = self._world.plan.immortal
@@ -266,17 +266,17 @@ class Scaling:
     def at_rest(self) -> bool:
         """Whether the cluster is what it is wanted to be."""
         coordinator = self._world.assembly.coordinator
-        operation = coordinator._operation
+        operation = coordinator._operations.present
         return (
             coordinator.state is State.SERVING
-            and coordinator._transition is None
-            and coordinator._recovery is None
+            and coordinator._shared.transition is None
+            and coordinator._shared.recovery is None
             and not self.news
             and all(
                 self._world.assembly.incarnations.get(member.peer) == member.incarnation
-                for member in (coordinator._view.members if coordinator._view is not None else ())
+                for member in (coordinator._shared.view.members if coordinator._shared.view is not None else ())
             )
-            and not coordinator._memory.leaving
+            and not coordinator._shared.memory.leaving
             and not self.starting
             and (operation is None or operation.state != "running")
         )
@@ -285,11 +285,11 @@ class Scaling:
         """Every role serves the one view, and every subscription is where it belongs and nowhere else."""
         assembly = self._world.assembly
         coordinator = assembly.coordinator
-        view = coordinator._view
+        view = coordinator._shared.view
         assert view is not None, "at rest without a view"
         members = {member.peer: member.incarnation for member in view.members}
         require(members == assembly.incarnations, f"the view has {members}, there are {assembly.incarnations}")
-        last = coordinator._history[-1:]
+        last = coordinator._operations.history[-1:]
         if not last or last[0].state == "done":
             require(fewest_moves(view.owners, view.matchers) == 0, "the groups are not spread evenly")
         for peer, role in assembly.roles.items():
@@ -314,7 +314,7 @@ class Scaling:
         require(not strays, f"{peer} holds {strays}, which are others'")
 
     def _check_history(self) -> None:
-        for operation in self._world.assembly.coordinator._history:
+        for operation in self._world.assembly.coordinator._operations.history:
             require(operation.state != "running", f"operation {operation.number} never ends")
             if operation.state == "done" and operation.number not in self.troubled:
                 require(

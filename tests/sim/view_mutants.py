@@ -13,7 +13,7 @@ from cluster import moving
 from cluster.access_point import AccessPoint
 from cluster.columns import u16
 from cluster.connection_point import ConnectionPoint
-from cluster.coordinator import Coordinator
+from cluster.coordinating.steps import Steps
 from cluster.exit_point import ExitPoint, Share
 from cluster.handover import Handover
 from cluster.matcher import Matcher
@@ -399,14 +399,15 @@ def pending_not_handed_over(replace: Replace) -> None:
 
 @mutant("the decision is announced and not written down", seeds=60, scenario="coordinator")
 def commit_not_persisted(replace: Replace) -> None:
-    original = Coordinator._decide
+    original = Steps._decide
 
-    def decide(self: Coordinator, transition: Transition) -> None:
-        before = len(self._out)
+    def decide(self: Steps, transition: Transition) -> None:
+        out = self._shared.out
+        before = len(out)
         original(self, transition)
-        self._out[before:] = [one for one in self._out[before:] if not isinstance(one, Persist)]
+        out[before:] = [one for one in out[before:] if not isinstance(one, Persist)]
 
-    replace(Coordinator, "_decide", decide)
+    replace(Steps, "_decide", decide)
 
 
 @mutant("the change is decided when the first matcher is ready", seeds=10, scenario="matchers")
@@ -435,7 +436,7 @@ def retired_by_the_first(replace: Replace) -> None:
 
 @mutant("groups are dealt anew instead of moving as few as possible", seeds=60, scenario="matchers")
 def more_moves_than_needed(replace: Replace) -> None:
-    import cluster.coordinator as module
+    import cluster.coordinating.steps as module
     from cluster.view import even_owners
 
     replace(module, "reassign", lambda before, matchers: even_owners(sorted(matchers, reverse=False)))  # type: ignore[arg-type]

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from cluster.config import Config, Layers, Transitions
-from cluster.coordinator import Coordinator, State
+from cluster.coordinating.records import State
+from cluster.coordinator import Coordinator
 from cluster.memory import Memory, Operation, decode_memory, decode_operation
 from cluster.messages import (
     ACCESS_POINT,
@@ -145,7 +146,7 @@ class Control:
         return moved
 
     def _answers(self, peer: Peer, message: Message) -> list[Message]:
-        transition = self.machine._transition
+        transition = self.machine._shared.transition
         match message:
             case Install(epoch) | Recover(epoch):
                 return [Installed(epoch)]
@@ -166,7 +167,7 @@ class Control:
             case Commit(epoch):
                 return [Ended(epoch)]
             case Retire(epoch):
-                view = self.machine._view
+                view = self.machine._shared.view
                 assert view is not None, "Retire without a view"
                 gone = view.member(peer) is None
                 return [Settled(epoch), Left()] if gone else [Settled(epoch)]
@@ -232,8 +233,8 @@ class Control:
 
     def slots(self, layer: str = MATCHER) -> list[int]:
         """Return the slots of the view in force."""
-        assert self.machine._view is not None, "no view"
-        return list(self.machine._view.slots(layer))
+        assert self.machine._shared.view is not None, "no view"
+        return list(self.machine._shared.view.slots(layer))
 
     def restart(self, *, cold: bool = False) -> Control:
         """The coordinator's process dies; return one with a new life of it, and the same roles, which have to join.

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from cluster.config import Config, Layers
-from cluster.coordinator import Coordinator, State, expected_slots
+from cluster.coordinating.arriving import expected_slots
+from cluster.coordinating.records import State
+from cluster.coordinator import Coordinator
 from cluster.memory import Memory, decode_memory
 from cluster.messages import (
     ACCESS_POINT,

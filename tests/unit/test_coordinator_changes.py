@@ -9,7 +9,7 @@ import pytest
 
 from cluster.assignment import fewest_moves
 from cluster.config import Config, Layers, Transitions
-from cluster.coordinator import State
+from cluster.coordinating.records import State
 from cluster.messages import (
     ACCESS_POINT,
     CONNECTION_POINT,
@@ -138,7 +138,7 @@ def test_a_whole_shrinkage_ends_with_the_leavers_process_stopped() -> None:
 @pytest.mark.parametrize("strategy", ["waves", "all_at_once", "stop_swap"])
 def test_several_layers_change_in_one_operation_and_back(strategy: str) -> None:
     control = Control(layers()).serve()
-    former = slots_of(control.machine._view)  # type: ignore[arg-type]
+    former = slots_of(control.machine._shared.view)  # type: ignore[arg-type]
     access_points = 1 if strategy == "stop_swap" else 3
     control.ask("scale", matchers=4, exit_points=2, access_points=access_points, connection_points=2, strategy=strategy)
     control.settle()
@@ -157,7 +157,7 @@ def test_several_layers_change_in_one_operation_and_back(strategy: str) -> None:
     control.ask("scale", matchers=1, exit_points=1, access_points=1, connection_points=1, strategy=strategy)
     control.settle()
     assert control.operation()["state"] == "done"
-    assert slots_of(control.machine._view) == former  # type: ignore[arg-type]
+    assert slots_of(control.machine._shared.view) == former  # type: ignore[arg-type]
     assert sorted(control.running) == [AP, CP, EP, M0], "all others are stopped"
 
 
@@ -166,9 +166,9 @@ def test_waves_leave_time_between_each_other_and_are_as_large_as_allowed() -> No
     control.ask("scale", matchers=2)
     while not control.sent(Retire):
         control.answer()
-    assert not control.machine._memory.leaving
+    assert not control.machine._shared.memory.leaving
     control.answer()
-    assert control.machine._transition is None
+    assert control.machine._shared.transition is None
     assert control.sent(Prepare).count(AP) == 1, "the next wave comes with the next Tick"
     control.pass_ms(50)
     assert control.sent(Prepare).count(AP) == 2
@@ -187,7 +187,7 @@ def test_a_wave_is_no_more_than_its_bytes_allow() -> None:
     transition = None
     while transition is None:
         control.answer()
-        transition = control.machine._transition
+        transition = control.machine._shared.transition
     assert transition.groups == 1024
 
 
@@ -325,8 +325,8 @@ def aborted(control: Control, reason: str) -> None:
     assert operation["state"] == "aborted"
     assert reason in operation["reason"]
     assert control.slots() == [0]
-    assert control.machine._memory.wanted[MATCHER] == [0]
-    assert control.machine._transition is None
+    assert control.machine._shared.memory.wanted[MATCHER] == [0]
+    assert control.machine._shared.transition is None
     assert M1 not in control.running, "the newcomer is stopped"
     assert control.machine.state is State.SERVING
 
@@ -372,7 +372,7 @@ def test_a_role_that_is_lost_while_it_is_aborted_is_not_waited_for_either() -> N
     control.silent = {M1}
     while control.answer():
         pass
-    assert control.machine._transition is not None
+    assert control.machine._shared.transition is not None
     control.feed(LaneDown(M1))
     aborted(control, "matcher 0: no")
 
@@ -453,7 +453,7 @@ def test_the_operator_ends_a_series_of_waves_after_the_one_that_is_decided() -> 
     assert operation["state"] == "aborted"
     assert [step["outcome"] for step in operation["steps"]] == ["committed"]
     assert control.slots() == [0, 1], "the view that was decided stays"
-    assert control.machine._transition is None
+    assert control.machine._shared.transition is None
 
 
 # Wishes that meet --------------------------------------------------------------------------------------------------
@@ -539,8 +539,8 @@ def test_a_new_life_aborts_what_was_not_decided() -> None:
         again.ask("scale", matchers=2, strategy="all_at_once")
         again.settle()
         assert again.slots() == [0, 1]
-        assert again.machine._view is not None
-        assert again.machine._view.epoch == 3, "a number is used once"
+        assert again.machine._shared.view is not None
+        assert again.machine._shared.view.epoch == 3, "a number is used once"
 
 
 def test_a_new_life_brings_to_its_end_what_was_decided() -> None:
@@ -570,7 +570,7 @@ def test_a_new_life_goes_on_with_the_waves() -> None:
     assert again.slots() == [0, 1, 2, 3]
     operation = again.operation()
     assert (operation["number"], operation["state"], operation["groups_minimum"]) == (1, "done", 3072)
-    owners = again.machine._view.owners  # type: ignore[union-attr]
+    owners = again.machine._shared.view.owners  # type: ignore[union-attr]
     assert fewest_moves(owners, [0, 1, 2, 3]) == 0
 
 
@@ -682,7 +682,7 @@ def test_a_leaver_that_does_not_come_again_is_waited_for_until_it_counts_as_lost
     assert again.join(M1) == [Stop(M1, 5)], "too late"
     again.settle()
     assert again.operation()["state"] == "done"
-    assert again.machine._memory.leaving == []
+    assert again.machine._shared.memory.leaving == []
 
 
 def test_after_an_abort_the_groups_stay_where_they_are() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.coordinator import State
+from cluster.coordinating.records import State
 from cluster.memory import decode_memory
 from cluster.messages import (
     ACCESS_POINT,
@@ -66,8 +66,8 @@ def recovering(control: Control) -> Any:
 
 
 def view(control: Control) -> View:
-    assert control.machine._view is not None, "no view"
-    return control.machine._view
+    assert control.machine._shared.view is not None, "no view"
+    return control.machine._shared.view
 
 
 def replaced(control: Control) -> list[Any]:

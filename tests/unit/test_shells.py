@@ -248,7 +248,7 @@ async def test_who_comes_before_the_first_tick_is_not_taken_for_silent() -> None
     async with sockets() as cluster, connect(cluster.doors[0], client_id="early") as early:
         subscription = await early.subscribe("exists n")
         machine: Any = cluster.roles[Peer(CONNECTION_POINT, 0)].machine
-        while not (machine._shared.now_ms and cluster.coordinator._now_ms):
+        while not (machine._shared.now_ms and cluster.coordinator._shared.now_ms):
             await asyncio.sleep(0.01)
         assert cluster.coordinator.status()["lost"] == 0
         await early.publish({"n": 1})

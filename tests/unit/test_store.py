@@ -15,7 +15,7 @@ import pytest
 
 from actors.database import StoreError
 from actors.store import Store, store_path
-from cluster.coordinator import HISTORY
+from cluster.coordinating.operations import HISTORY
 from cluster.errors import KittiwakeError
 from cluster.memory import Memory, Operation, encode_memory, encode_operation
 from cluster.messages import Install, Member
