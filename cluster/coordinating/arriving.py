@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cluster.config import Config
 from cluster.coordinating.records import Report, State
@@ -10,6 +10,7 @@ from cluster.coordinating.recovering import Recovering
 from cluster.coordinating.roster import Roster
 from cluster.coordinating.shared import Shared
 from cluster.coordinating.steps import Steps
+from cluster.coordinating.wishes import sizes_of
 from cluster.messages import Installed, Join, Peer, Send, Stop
 from cluster.view import first_view
 from cluster.wish import PLURALS, slots_of
@@ -17,8 +18,7 @@ from cluster.wish import PLURALS, slots_of
 
 def expected_slots(config: Config) -> tuple[Peer, ...]:
     """Return the slots that the configuration asks for, by layer and number."""
-    layers = config.layers
-    return tuple(Peer(layer, slot) for plural, layer in PLURALS.items() for slot in range(getattr(layers, plural)))
+    return tuple(Peer(PLURALS[plural], slot) for plural, size in sizes_of(config).items() for slot in range(size))
 
 
 class Arriving:
@@ -32,7 +32,7 @@ class Arriving:
         self._roster = roster
         self._steps = steps
         self._recovering = recovering
-        self._configured = {plural: getattr(config.layers, plural) for plural in PLURALS}
+        self._configured = sizes_of(config)
         self._expected: Collection[Peer] = set(expected_slots(config))
         if shared.view is not None:
             self._expected = {member.peer for member in shared.view.members}
@@ -48,9 +48,6 @@ class Arriving:
         elif cold:
             shared.state = State.SERVING
             self._steps.want_what_is("the cluster was stopped")
-            if self._configured != shared.memory.configured:
-                self._recovering.then_scale = self._configured
-            shared.memory.configured = self._configured
             self._recovering.replace(list(shared.reports), "the cluster was stopped")
 
     def join(self, peer: Peer, join: Join) -> None:
@@ -132,8 +129,7 @@ class Arriving:
         dead = [
             peer
             for peer, report in sorted(shared.reports.items())
-            if shared.in_view(peer)
-            and (peer in self._expected if report.join is None else report.incarnation <= buried.get(peer, 0))
+            if shared.in_view(peer) and self._is_dead(peer, report, buried)
         ]
         if dead or buried:
             if undecided:
@@ -148,3 +144,9 @@ class Arriving:
         )
         self._roster.let_in(view.connection_points)
         self._steps.take_up(peers, "the coordinator was started anew")
+
+    def _is_dead(self, peer: Peer, report: Report, buried: Mapping[Peer, int]) -> bool:
+        """Tell whether another incarnation is to take the slot. Of leavers that do not come again none does."""
+        if report.join is None:
+            return peer in self._expected
+        return report.dead or report.incarnation <= buried.get(peer, 0)

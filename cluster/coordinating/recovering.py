@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from cluster.config import Config
 from cluster.coordinating.leavers import Leavers
+from cluster.coordinating.records import State
 from cluster.coordinating.roster import Roster
 from cluster.coordinating.shared import Shared
 from cluster.coordinating.steps import Steps
-from cluster.coordinating.wishes import Wishes
+from cluster.coordinating.wishes import Wishes, sizes_of
 from cluster.messages import CONNECTION_POINT, Epoch, Installed, Kill, Peer, Rebuilt, Resume, Send, Stop
 from cluster.questions import Questions
 from cluster.recovery import Phase, Recovery
@@ -22,8 +23,9 @@ class Recovering:
     """Brings dead slices back.
 
     recoveries: those that are over, for people, the newest last. recovered: how many there were.
-    then_scale: what the configuration asks for, if that has changed since the cluster was last started; a wish for it
-                is made when everybody is back.
+
+    If the configuration asks for other sizes than when the cluster was last started, a wish for them is made as soon as
+    everybody is back from that.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Recovering:
         self._wishes = wishes
         self.recoveries: list[dict[str, object]] = []
         self.recovered = 0
-        self.then_scale: dict[str, int] | None = None
+        self._configured = sizes_of(config)
 
     def buried(self) -> dict[Peer, int]:
         """Return who has died by what is on disk, and the last incarnation that has."""
@@ -142,16 +144,15 @@ class Recovering:
         shared.out += [Send(Peer(CONNECTION_POINT, slot), Resume(recovery.view.epoch)) for slot in doors]
         self._roster.let_in([slot for slot in doors if not shared.reports[Peer(CONNECTION_POINT, slot)].moving])
         self._leavers.see_off()
-        if self.then_scale is not None:
-            counts, self.then_scale = self.then_scale, None
-            self._wishes.scale(dict(counts))
+        if self._configured != shared.memory.configured:
+            self._wishes.scale_as_configured(self._configured)
         self._steps.go_on()
 
     def watch(self) -> None:
         """Time passes: starts that take too long have failed, and those that failed are tried again."""
         shared = self._shared
         recovery = shared.recovery
-        if recovery is None:
+        if recovery is None or shared.state is not State.SERVING:
             return
         recovery.now_ms = shared.now_ms
         limit_ms = shared.settings.start_timeout_ms

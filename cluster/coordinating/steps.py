@@ -224,7 +224,9 @@ class Steps:
         shared.remember()
 
     def cut_off(self, reason: str) -> None:
-        """Slices have died: a view change that is not decided is given up, and none is waited for any more."""
+        """Slices have died: a view change that is not decided is given up, and none is waited for any more, nor are
+        newcomers: they are started anew when all are back."""
+        self._newcomers.deadline_ms = None
         transition = self._shared.transition
         if transition is not None and not transition.decided and transition.phase is not Phase.ABORTING:
             self.give_up(reason)

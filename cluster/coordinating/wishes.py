@@ -6,6 +6,7 @@ from typing import Any
 
 from cluster.assignment import fewest_moves, reassign
 from cluster.columns import u16
+from cluster.config import Config
 from cluster.coordinating.operations import Operations
 from cluster.coordinating.records import State
 from cluster.coordinating.shared import Shared
@@ -13,9 +14,14 @@ from cluster.coordinating.steps import Steps
 from cluster.coordinating.waves import Waves
 from cluster.messages import ACCESS_POINT, CONNECTION_POINT, DATA_LAYERS, MATCHER, Peer
 from cluster.view import KEY_GROUPS
-from cluster.wish import Slots, WishError, slots_of, wanted_slots
+from cluster.wish import PLURALS, Slots, WishError, slots_of, wanted_slots
 
 STRATEGIES = ("waves", "all_at_once", "stop_swap")
+
+
+def sizes_of(config: Config) -> dict[str, int]:
+    """Return how many slices of each layer the configuration asks for, named as in a wish."""
+    return {plural: getattr(config.layers, plural) for plural in PLURALS}
 
 
 class Wishes:
@@ -39,6 +45,21 @@ class Wishes:
         self._waves.begin()
         self._steps.go_on()
         return {"operation": operation.number, "wanted": wanted}
+
+    def scale_as_configured(self, sizes: dict[str, int]) -> None:
+        """Begin an operation to the sizes that the configuration asks for; once, until it asks for others.
+
+        There is nobody to be told if that cannot be: then it is in the history as an operation that was aborted, and
+        the cluster stays as it is.
+        """
+        memory = self._shared.memory
+        memory.configured = sizes
+        try:
+            self.scale(dict(sizes))
+        except WishError as error:
+            asked = ", ".join(f"{name}={count}" for name, count in sizes.items())
+            self._operations.begin(memory.wanted, memory.strategy, 0)
+            self._operations.end("aborted", f"the configuration asks for {asked}: {error}")
 
     def plan(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return what a wish would do, without doing it."""

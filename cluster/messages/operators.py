@@ -16,7 +16,7 @@ class Status(Message, frozen=True, array_like=True, tag=29, gc=False):
 
 
 class Request(Message, frozen=True, array_like=True, tag=64, gc=False):
-    """Operator -> C: scale, plan, transitions, abort or why; the arguments are a JSON document."""
+    """Operator -> C: scale, plan, abort, transitions, busiest, autoscaler or why; the arguments are a JSON document."""
 
     command: str
     arguments: bytes

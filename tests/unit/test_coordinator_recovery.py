@@ -23,6 +23,7 @@ from cluster.messages import (
     Join,
     Kill,
     LaneDown,
+    LaneUp,
     Left,
     Member,
     Peer,
@@ -502,6 +503,17 @@ def test_it_does_not_wait_for_a_role_that_is_known_to_be_dead() -> None:
     check_over(control, M1)
 
 
+def test_a_role_that_dies_when_it_has_come_again_is_replaced_at_once() -> None:
+    control = served()
+    control = control.restart()
+    control.join(M1)
+    control.die(M1)
+    for peer in (AP, CP, EP, M0):
+        control.join(peer)
+    assert recovering(control)["replaced"] == ["matcher 1"]
+    check_over(control, M1)
+
+
 def test_the_connection_points_go_on_though_the_coordinator_dies_behind_its_decision() -> None:
     """The end of the recovery is on disk; that it was said to anybody is not known."""
     control = served()
@@ -558,6 +570,44 @@ def test_a_cold_start_goes_to_the_sizes_of_a_configuration_that_has_changed() ->
     assert again.operation() == control.operation(), "the configuration is as it was"
 
 
+def test_a_cold_start_that_cannot_go_to_the_sizes_of_the_configuration_says_why() -> None:
+    control = served()
+    control.config = layers(matchers=1)
+    control = control.restart(cold=True)
+    to(control, "rebuild")
+    control.feed(LaneDown(M1))
+    control.settle()
+    control.feed(LaneUp(M1))
+    check_over(control, *EVERYONE)
+    assert control.slots() == [0, 1]
+    operation = control.operation()
+    assert (operation["state"], operation["wanted"][MATCHER]) == ("aborted", [0, 1])
+    assert operation["reason"] == (
+        "the configuration asks for connection_points=1, access_points=1, matchers=1, exit_points=1: "
+        "lost: matcher 1; the view cannot change until they are back"
+    )
+    control.die(M0)
+    check_over(control, M0, recoveries=2)
+    assert control.operation()["number"] == operation["number"], "it is asked for once"
+
+
+@pytest.mark.parametrize("phase", ["start", "connect", "rebuild"])
+def test_its_death_in_the_midst_of_a_cold_start_does_not_lose_the_new_sizes(phase: str) -> None:
+    control = served()
+    control.config = layers(matchers=1)
+    control = control.restart(cold=True)
+    to(control, phase)
+    control = control.restart()
+    control.rejoin()
+    control.settle()
+    while recovering(control) is not None or control.machine.state is State.RESUMING:
+        control.pass_ms(50)
+        control.settle()
+    control.settle()
+    assert control.slots() == [0]
+    assert control.operation()["state"] == "done"
+
+
 def test_a_cold_start_in_the_middle_of_a_wish_ends_it() -> None:
     control = served()
     control.ask("scale", matchers=3)
@@ -567,6 +617,31 @@ def test_a_cold_start_in_the_middle_of_a_wish_ends_it() -> None:
     assert (operation["state"], operation["reason"]) == ("aborted", "the cluster was stopped")
     check_over(control, *EVERYONE)
     assert control.slots() == [0, 1]
+
+
+def test_newcomers_are_not_overdue_though_a_recovery_takes_longer_than_they_may() -> None:
+    control = served()
+    control.silent |= {M1, M2}
+    control.ask("scale", matchers=3)
+    control.pass_ms(1000)
+    control.die(M1)
+    assert M2 not in control.running, "it is started again when all are back"
+    control.pass_ms(control.config.transitions.start_timeout_ms + 1000)
+    assert recovering(control)["phase"] == "start"
+    assert control.operation()["state"] == "running"
+    control.silent.clear()
+    check_over(control, M1)
+    assert control.slots() == [0, 1, 2]
+
+
+def test_nobody_is_started_while_the_cluster_stops() -> None:
+    control = served()
+    control.die(M1)
+    fail(control, M1, "no room")
+    control.machine.stop()
+    control.take()
+    control.pass_ms(60_000)
+    assert not [one for one in control.said if isinstance(one, Spawn)]
 
 
 def test_a_first_start_that_fails_is_not_a_recovery() -> None:
