@@ -227,6 +227,8 @@ class OutputSettings(Settings, frozen=True):
     path:             a folder, relative to the data directory, or a URI of a pyarrow or fsspec file system (then the
                       write-ahead files stay in `output` in the data directory). None writes nothing, and nobody may ask
                       for `ack="stored"`. With several machines the data directory must be one that they share.
+    all:              every publication is written, those that match nothing without subscriptions and clients; else
+                      those alone that match. Refused ones never are.
     segment_bytes, segment_age_s: a write-ahead file becomes segments when it has so many bytes, or is so old.
     compact_below_bytes, compact_to_bytes: segments of one day below the first are merged until they have the second.
     retention_age_s, retention_bytes: of a slot's segments, oldest first; None keeps them for ever.
@@ -234,6 +236,7 @@ class OutputSettings(Settings, frozen=True):
     """
 
     path: str | None = None
+    all: bool = False
     segment_bytes: Annotated[int, Meta(ge=4096, le=1 << 30)] = 16 << 20
     segment_age_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     compact_below_bytes: Annotated[int, Meta(ge=0)] = 8 << 20
@@ -346,6 +349,8 @@ def _check(config: Config, source: str) -> None:
         raise ConfigError(f"{source}: flow.publish_floor_bytes: above flow.publish_window_bytes")
     if config.durable.expires_s > config.durable.expires_s_max:
         raise ConfigError(f"{source}: durable.expires_s: above durable.expires_s_max")
+    if config.output.all and config.output.path is None:
+        raise ConfigError(f"{source}: output.all: nothing is written without output.path")
     if config.output.compact_to_bytes < config.output.compact_below_bytes:
         raise ConfigError(f"{source}: output.compact_to_bytes: below output.compact_below_bytes")
     if config.timing.role_lost_ms < 2 * config.timing.role_heartbeat_ms:

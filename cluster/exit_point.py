@@ -20,9 +20,9 @@ closed at first, and opens when nothing that must come before it can come any mo
     exit points change     and all former exit points have handed over what they know (`handover.py`)
 
 Recover: all of this is forgotten. Whatever was not acknowledged comes again, and the connection points know what of it
-they have delivered.
+they have delivered. What is known from the output to have matched nothing the first time is delivered to nobody.
 
-Matched output: what is released and has matches is written (`written.py`) before it is handed over.
+Matched output: what is released and has matches, or all that is, is written (`written.py`) before it is handed over.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class ExitPoint:
         self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
         self._next_token = incarnation << NUMBER_BITS
         self._written = Written() if config.output.path is not None else None
+        self._writes_all = config.output.all
         self._rebuilding: int | None = None  # the epoch, while the output is looked through
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], []))
@@ -255,7 +256,7 @@ class ExitPoint:
     def _release(self, share: Share) -> None:
         results = [share.results[slot] for slot in sorted(share.results)]
         pendings: list[Pending] = []
-        skipped: set[int] = set()  # publications that are doubles
+        skipped: set[int] = set()  # publications that are doubles, or known to match nothing
         skips: list[int] = []  # per run, how many of its first ones are
         rejected = 0
         first = 0
@@ -281,11 +282,15 @@ class ExitPoint:
             first += run.count
         released = share.count - len(skipped)
         found = merge(results)
+        if self._written is not None:
+            skipped |= self._written.undelivered(share.runs)
         if skipped:
             found = {place: one for place, one in found.items() if place not in skipped}
+        if found and self._written is not None:
+            self._write(share, results, found, skips, pendings)
+        if self._writes_all:
+            found = {place: one for place, one in found.items() if one[1]}
         if found:
-            if self._written is not None:
-                self._write(share, results, found, skips, pendings)
             self._hand_over(share, found, len(results) > 1, pendings)
         matched = len(found)
         self.counters["released"] += released
@@ -303,6 +308,8 @@ class ExitPoint:
             if len(self._publishers) >= PUBLISHERS_REMEMBERED:
                 self._forget_idle()
             publisher = self._publishers[key] = Publisher()
+            if self._written is not None:
+                publisher.covered = self._written.covered(run)
         else:
             self._publishers.move_to_end(key)
         if self._handover is not None:
@@ -320,9 +327,10 @@ class ExitPoint:
     def _write(
         self, share: Share, results: list[Result], found: Found, skips: list[int], pendings: list[Pending]
     ) -> None:
-        """Have what matched written; runs that asked for it wait until it is on disk."""
+        """Have these publications written; runs that asked for it wait until they are on disk."""
         assert self._written is not None, "an output that is not written"
-        append = self._written.append(results[0].epoch, share.runs, results, found, skips)
+        publishers = [self._publishers[run.publisher, run.instance] for run in share.runs]
+        append = self._written.append(results[0].epoch, share.runs, publishers, results, found, skips)
         if append is None:
             return
         self._out.append(append)

@@ -65,11 +65,14 @@ class Publisher:
     """A publisher's instance: the last sequence released; its runs that are not acknowledged, oldest first.
 
     follower: the exit point that it has now, if it is another one.
+    covered:  the last sequence that a record of the matched output covers, or that needs none; -1 if that is not known.
+              What is released beyond it matched nothing, so far.
     """
 
     released: int = 0
     pending: deque[Pending] = field(default_factory=deque)
     follower: int | None = None
+    covered: int = -1
 
 
 class Handover:
@@ -134,7 +137,7 @@ class Handover:
             follower = self._follower(key)
             if publisher is None or follower is None:
                 continue
-            states.setdefault(follower, []).append(PublisherState(*key, publisher.released, 0))
+            states.setdefault(follower, []).append(PublisherState(*key, publisher.released, 0, publisher.covered))
             if publisher.pending:
                 self._changed[key] = None
         for slot, some in states.items():
@@ -164,7 +167,7 @@ class Handover:
             publisher = self._publishers.pop(key)
             publisher.follower = follower
             if key in self._changed:
-                state = PublisherState(*key, publisher.released, len(publisher.pending))
+                state = PublisherState(*key, publisher.released, len(publisher.pending), publisher.covered)
                 states.setdefault(follower, []).append(state)
             if publisher.pending:
                 self._departed[key] = publisher
@@ -198,6 +201,7 @@ class Handover:
         for state in message.states:
             coming = self._coming.setdefault((state.publisher, state.instance), Publisher())
             coming.released = max(coming.released, state.released)
+            coming.covered = max(coming.covered, state.covered)
             coming.pending.extend(Pending(1, 0, 0, [], former=True) for _ in range(state.pending))
         if message.last:
             self._unheard.discard(slot)

@@ -51,6 +51,9 @@ class MatchedRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run as in messages.Run. skipped: so many of its first publications were released before and are no rows.
 
     published_us: by the publisher's clock, microseconds since 1970; 0 if it did not say.
+    since:        what the publisher sent from this sequence on, and is no part of what this record decides, was
+                  released without a record as it matched nothing; 0 if there may be something else.
+    settled:      none of the publisher's at or below this sequence comes again.
     """
 
     publisher: str
@@ -60,6 +63,8 @@ class MatchedRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     skipped: int
     time_us: int
     published_us: int
+    since: int = 0
+    settled: int = 0
 
 
 class Matched(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -72,7 +77,8 @@ class Matched(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Found = dict[int, tuple[bytes, dict[int, bytes]]]
-"""Publication, counted through the runs -> (its bytes, client -> its numbers that match, as a uint32 column)."""
+"""Publication, counted through the runs -> (its bytes, client -> its numbers that match, as a uint32 column). No client
+for one that is to be written all the same."""
 
 
 def merge(answers: Sequence[Answer]) -> Found:
@@ -143,9 +149,3 @@ def rows_of(matched: Matched) -> Iterator[MatchedRow]:
             run = next(runs)
         if place - first >= run.skipped:
             yield MatchedRow(run, run.first_sequence + place - first, *found[place])
-
-
-def marks_of(matched: Matched) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield ((publisher, instance), last sequence) of the record's runs: what is at or below it is settled for good."""
-    for run in matched.runs:
-        yield (run.publisher, run.instance), run.first_sequence + run.count - 1

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cluster.matched import Matched, MatchedRow, marks_of, rows_of
+from cluster.marks import Marks
+from cluster.matched import Matched, MatchedRow, rows_of
 from cluster.messages import AppendOutput
 
 
@@ -24,7 +25,7 @@ class SlotRows:
 
     rows: list[MatchedRow] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    marks: dict[tuple[str, int], int] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
     appended: int = 0
     synced: int = 0
     wanted: int = 0
@@ -44,8 +45,7 @@ class SlotRows:
     def keep(self, matched: Matched) -> None:
         """Take the rows of a record."""
         self.rows += rows_of(matched)
-        for key, sequence in marks_of(matched):
-            self.marks[key] = max(sequence, self.marks.get(key, 0))
+        self.marks.take(matched)
 
     def sync(self) -> int | None:
         """Have all on disk; return the number of the last append that is, None if nobody waits for any."""
@@ -69,12 +69,11 @@ class MatchedDisk:
         """Return a slot's log, made if there is none."""
         return self.slots.setdefault(number, SlotRows())
 
-    def marks(self) -> dict[tuple[str, int], int]:
+    def marks(self) -> Marks:
         """Return how far each publisher is written, in any log."""
-        marks: dict[tuple[str, int], int] = {}
+        marks = Marks()
         for slot in self.slots.values():
-            for key, sequence in slot.marks.items():
-                marks[key] = max(sequence, marks.get(key, 0))
+            marks.merge(slot.marks)
         return marks
 
     def all_rows(self) -> Iterable[tuple[int, int, MatchedRow]]:

@@ -3,7 +3,8 @@
 It handles its lanes strictly in order: a batch meets exactly the subscription changes that came before it, and the
 acknowledgement of a change is true of every batch handled after it. For each batch it answers every exit point that
 the batch's runs name, with the hits of those runs and the bytes of the publications that have hits; without hits
-the answer still moves its watermark there.
+the answer still moves its watermark there. Where everything is written to the output (`output.all`), one of the
+matchers that a batch visits sends the bytes of all that is well-formed.
 
 A publication's attributes are decoded here and nowhere else, so this is also where a malformed one is found; every
 matcher finds the same, and the exit point tells the publisher.
@@ -72,6 +73,7 @@ from cluster.messages import (
     slot_of,
 )
 from cluster.moving import Moving
+from cluster.routing import teller_of
 from cluster.table import Row, Table
 from cluster.view import View, key_group, key_groups, view_of
 
@@ -94,6 +96,7 @@ class Matcher:
         self._peer = Peer(MATCHER, slot)
         limits = config.client_limits
         self._limits = BatchLimits(limits.attributes, limits.name_bytes, limits.string_bytes)
+        self._tells = config.output.all
         self.index = Index()
         self.busiest = Busiest()
         self.table = Table()
@@ -328,10 +331,16 @@ class Matcher:
         self.counters["hits"] += len(hits.publication)
         self.counters["rejected"] += len(publications.rejected)
         offsets = columns.starts(columns.u32(batch.lengths))
+        shown: Column | None = None
+        if self._tells and teller_of(batch.expect, batch.sequence) == self._slot:
+            shown = np.arange(publications.count)
+            if publications.rejected:
+                shown = np.delete(shown, [at for at, _ in publications.rejected])
         exit_points = sorted(set(batch.exit_points))
         if len(exit_points) == 1:
+            first = batch.exit_sequences[0]
             result = self._result(
-                access_point, batch, batch.runs, batch.exit_sequences[0], publications.rejected, hits, None, offsets
+                access_point, batch, batch.runs, first, publications.rejected, hits, None, offsets, shown
             )
             return [Send(Peer(EXIT_POINT, exit_points[0]), result)]
         counts = np.array([run.count for run in batch.runs])
@@ -344,7 +353,8 @@ class Matcher:
             # Publications are counted through this exit point's runs alone.
             place = np.cumsum(mine) - 1
             rejected = [(int(place[at]), reason) for at, reason in publications.rejected if mine[at]]
-            result = self._result(access_point, batch, runs, first, rejected, hits, (mine, place), offsets)
+            own = None if shown is None else shown[mine[shown]]
+            result = self._result(access_point, batch, runs, first, rejected, hits, (mine, place), offsets, own)
             out.append(Send(Peer(EXIT_POINT, exit_point), result))
         return out
 
@@ -358,24 +368,35 @@ class Matcher:
         hits: Hits,
         part: tuple[Column, Column] | None,
         offsets: Column,
+        shown: Column | None,
     ) -> Result:
+        """Return the answer about these runs.
+
+        part: which publications of the batch are of them, and the place of each there; None if all are. offsets: of
+        the batch's payload. shown: the publications of these runs that are well-formed, if all of them go along.
+        """
         publication, subscription = hits.publication, hits.subscription
         if part is not None:
             chosen = part[0][publication]
             publication, subscription = publication[chosen], subscription[chosen]
-        if not len(publication):
+        if not len(publication) and (shown is None or not len(shown)):
             return Result(batch.epoch, batch.expect, access_point.slot, sequence, runs, rejected, *[b""] * 7)
         client = subscription >> SUBSCRIPTION_SHIFT
         new_publication = np.empty(len(publication), np.bool_)
-        new_publication[0] = True
+        new_publication[:1] = True
         np.not_equal(publication[1:], publication[:-1], out=new_publication[1:])
         new_notification = new_publication.copy()
         new_notification[1:] |= client[1:] != client[:-1]
         begins = np.flatnonzero(new_notification)
         first = np.flatnonzero(new_publication[begins])
         which = publication[begins[first]]
-        matched = which if part is None else part[1][which]
         self.counters["matched"] += len(which)
+        notifications = columns.sizes(first, len(begins))
+        if shown is not None:
+            counts = np.zeros(len(shown), U32)
+            counts[np.searchsorted(shown, which)] = notifications
+            which, notifications = shown, counts
+        matched = which if part is None else part[1][which]
         return Result(
             batch.epoch,
             batch.expect,
@@ -384,7 +405,7 @@ class Matcher:
             runs,
             rejected,
             matched.astype(U32, copy=False).tobytes(),
-            columns.sizes(first, len(begins)).tobytes(),
+            notifications.tobytes(),
             client[begins].astype(U64, copy=False).tobytes(),
             columns.sizes(begins, len(publication)).tobytes(),
             (subscription & NUMBER_MASK).astype(U32).tobytes(),

@@ -431,7 +431,7 @@ CLUSTER = (
 )
 
 OUTPUT = (
-    _counter("output_rows", EXIT_POINT, "Rows of matched publications that are committed to the output."),
+    _counter("output_rows", EXIT_POINT, "Rows of publications that are committed to the output."),
     _counter("output_appended", EXIT_POINT, "Rows that were to be written when they were released."),
     _counter("output_lost", EXIT_POINT, "Those of them for which there was no room."),
     _counter("output_overloaded", EXIT_POINT, "Those of these whose publisher had asked for `stored`, and was told."),

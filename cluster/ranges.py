@@ -51,6 +51,15 @@ class Ranges:
             self._first.insert(place, number)
             self._last.insert(place, number)
 
+    def add_range(self, first: int, last: int) -> None:
+        """Put in all numbers from first to last. Cost: as `add`."""
+        low = bisect_left(self._last, first - 1)
+        high = bisect_right(self._first, last + 1)
+        if low < high:
+            first, last = min(first, self._first[low]), max(last, self._last[high - 1])
+        self._first[low:high] = [first]
+        self._last[low:high] = [last]
+
     def forget(self, upto: int) -> None:
         """Take out everything at or below the number."""
         place = bisect_left(self._last, upto + 1)

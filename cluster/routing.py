@@ -2,7 +2,8 @@
 
 A client's access point is chosen by its session, so that its publications and subscriptions keep one order; a
 publisher's exit point by its name, so that all its publications, whichever way they came, are put in order and
-cleared of doubles at one place.
+cleared of doubles at one place. Where everything is written to the output, one of the matchers that a batch visits
+sends on what matches nothing.
 """
 
 from __future__ import annotations
@@ -32,3 +33,12 @@ def exit_point_of(exit_points: Sequence[int], publisher: str) -> int:
     Rendezvous hashing: when an exit point comes or goes, only publishers that gain or lose it move.
     """
     return _chosen(publisher, tuple(exit_points))
+
+
+def teller_of(matchers: Sequence[int], sequence: int) -> int:
+    """Return the slot of the matcher that shows its exit points all of a batch, matched or not, where all is written.
+
+    Shape: the batch's `expect` and `sequence`, which are the same at each matcher that has it. They take turns, so that
+           the copying is shared; the number is mixed first, as batches may all have the same size.
+    """
+    return matchers[(sequence * 0x9E3779B97F4A7C15 >> 40 & 0xFFFF) % len(matchers)]

@@ -325,8 +325,8 @@ class Client:
 
         Shape:   name -> bool, int, float, str or None; nested mappings are flattened with dots.
         Returns: with "matched", when it is matched and handed to every connection point with a subscriber for it; with
-                 "stored", when besides what matched is in the cluster's matched output, on disk; with "none", when
-                 there was room in the window and it has its place in what is written next.
+                 "stored", when besides what matched (or all, as configured) is in the cluster's matched output, on
+                 disk; with "none", when there was room in the window and it has its place in what is written next.
         valid_for: seconds for which it is also given to new subscriptions with initial="valid"; math.inf for until it
                  is unpublished, 0 for not at all. Rounded to milliseconds.
         Waits:   while the window is used up or the connection is renewed.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster.messages.ids import Peer
+
+if TYPE_CHECKING:
+    from cluster.marks import Marks
 
 
 class Received(NamedTuple):
@@ -110,10 +113,10 @@ class NotStored(NamedTuple):
 class OutputMarks(NamedTuple):
     """To an exit point, first of all, and in answer to ReadOutput: what is written in the logs of all slots.
 
-    marks: (publisher, instance) -> the last sequence that an exit point has released and written what matched of.
+    marks: owned by the exit point from here on.
     """
 
-    marks: dict[tuple[str, int], int]
+    marks: Marks
 
 
 class OutputState(NamedTuple):

@@ -20,6 +20,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_us:  when the connection point took them in, microseconds since 1970.
     stored:   the acknowledgement waits until what matches is in the matched output, and that on disk.
     published_us: when they were published, by the publisher's clock; 0 if it did not say.
+    settled:  the publisher sends none at or below this sequence again: it knows that they are acknowledged.
     """
 
     publisher: str
@@ -30,6 +31,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_us: int
     stored: bool = False
     published_us: int = 0
+    settled: int = 0
 
     @property
     def last_sequence(self) -> int:
@@ -70,8 +72,9 @@ class Result(Message, frozen=True, array_like=True, tag=3, gc=False):
 
     sequence:      the exit sequence of the first publication; the runs are dense from there.
     rejected:      (publication, reason) of those that are not well-formed; the same at every matcher.
-    matched:       uint32, which publications (counted through the runs) have hits, ascending.
-    notifications: uint32 per matched publication, how many clients it is for.
+    matched:       uint32, which publications (counted through the runs) have hits, ascending. Of one matcher, where
+                   everything is written to the output: all that are well-formed (`routing.teller_of`).
+    notifications: uint32 per matched publication, how many clients it is for; 0 for one without hits.
     clients:       uint64 per notification, ascending within a publication.
     matches:       uint32 per notification, how many of `numbers` are its own.
     numbers:       uint32 per hit, the client's number of a subscription that matches.

@@ -131,12 +131,14 @@ class EpochEnded(Message, frozen=True, array_like=True, tag=53, gc=False):
 
 
 class PublisherState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an exit point knows of a publisher. pending: released runs that are not acknowledged."""
+    """What an exit point knows of a publisher, as in handover.Publisher. pending: released runs that are not
+    acknowledged."""
 
     publisher: str
     instance: int
     released: int
     pending: int
+    covered: int = -1
 
 
 class PublisherStates(Message, frozen=True, array_like=True, tag=54, gc=False):

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from cluster.marks import Key
+from cluster.marks import Marks as AllMarks
 from cluster.matched import Matched
 from cluster.output.disk import Disk, File, write_whole
 from cluster.output.manifest import Claim, Lost, slot_folder
@@ -31,7 +33,6 @@ from cluster.output.tidying import Tidying, TidySettings
 from cluster.output.write_ahead import (
     MARKS_REMEMBERED,
     Begin,
-    Key,
     Marks,
     Names,
     Rows,
@@ -289,15 +290,17 @@ class SlotWriter:
 
     def _save_marks(self, file: WalFile) -> None:
         """Have the marks of a sealed file's rows on disk, as the file will be gone."""
-        fresh = marks_in([file], [])
-        for key, sequence in fresh.items():
-            self._marks[key] = max(sequence, self._marks.get(key, 0))
-            self._marks.move_to_end(key)
+        fresh: dict[Key, None] = {}
+        for rows in file.rows:
+            self._marks.take(rows.matched)
+            for run in rows.matched.runs:
+                fresh.pop((run.publisher, run.instance), None)
+                fresh[run.publisher, run.instance] = None  # who wrote last comes last
         while len(self._marks) > MARKS_REMEMBERED:
-            self._marks.popitem(last=False)
+            self._marks.forget_oldest()
         position = self._marks_file.position
         try:
-            self._marks_file.write(encode_record(_marks(fresh)))
+            self._marks_file.write(encode_record(_marks(self._marks, fresh)))
             self._marks_file.sync()
         except OSError as error:
             if no_room(error):
@@ -310,7 +313,7 @@ class SlotWriter:
             self._local.remove(before)
 
     def _begin_marks(self) -> tuple[File, str]:
-        return self._begin("marks", encode_record(_marks(self._marks)))
+        return self._begin("marks", encode_record(_marks(self._marks, self._marks.upto)))
 
     def _begin_names(self) -> tuple[File, str]:
         kept = {client: name for client, name in self._names.items() if client not in self._inherited}
@@ -344,5 +347,8 @@ class SlotWriter:
             self._unsynced = []
 
 
-def _marks(marks: OrderedDict[Key, int]) -> Marks:
-    return Marks([(publisher, instance, sequence) for (publisher, instance), sequence in marks.items()])
+def _marks(marks: AllMarks, keys: Iterable[Key]) -> Marks:
+    """Return the record about these publishers, as far as they are remembered."""
+    known = [key for key in keys if key in marks.upto]
+    unmatched = [(*key, marks.unmatched[key].pairs()) for key in known if key in marks.unmatched]
+    return Marks([(*key, marks.upto[key]) for key in known], unmatched)

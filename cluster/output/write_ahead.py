@@ -19,14 +19,14 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
-from cluster.matched import Matched, marks_of
+from cluster.marks import Marks as AllMarks
+from cluster.matched import Matched
 from cluster.output.disk import Disk
 from cluster.output.errors import OutputError
 from cluster.output.manifest import FOLDER, read_newest, slot_folder, slot_named
@@ -37,8 +37,6 @@ _NAME = re.compile(r"(wal|names|marks)-(\d{10})-(\d{10})")
 
 MARKS_REMEMBERED = 1_000_000
 """Publishers of a slot whose marks are kept, those that wrote last; about 200 bytes each."""
-
-Key = tuple[str, int]
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
@@ -65,9 +63,11 @@ class Names(msgspec.Struct, frozen=True, array_like=True, tag="names"):
 
 
 class Marks(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
-    """(publisher, instance, the last sequence that is written)."""
+    """(publisher, instance, the last sequence that is written). unmatched: of some of these publishers, ranges of what
+    is at or below it and matched nothing, as far as it may come again."""
 
     marks: list[tuple[str, int, int]]
+    unmatched: list[tuple[str, int, list[tuple[int, int]]]] = []
 
 
 Record = Begin | Rows | Names | Marks
@@ -264,34 +264,29 @@ def read_records(disk: Disk, slot: int, kind: str) -> list[Record]:
     raise OutputError(f"files of {kind} vanish as fast as they are listed", file=folder)
 
 
-def marks_in(files: Iterable[WalFile], records: Iterable[Record]) -> OrderedDict[Key, int]:
+def marks_in(files: Iterable[WalFile], records: Iterable[Record]) -> AllMarks:
     """Return the marks of wal files that count, and of records of Marks; those that wrote last come last."""
-    marks: OrderedDict[Key, int] = OrderedDict()
-
-    def raise_to(key: Key, sequence: int) -> None:
-        marks[key] = max(sequence, marks.get(key, 0))
-        marks.move_to_end(key)
-
+    marks = AllMarks()
     for record in records:
         if isinstance(record, Marks):
+            unmatched = {(publisher, instance): ranges for publisher, instance, ranges in record.unmatched}
             for publisher, instance, sequence in record.marks:
-                raise_to((publisher, instance), sequence)
+                key = publisher, instance
+                marks.put(key, sequence, unmatched.get(key, ()))
     for file in files:
         for rows in file.rows:
-            for key, sequence in marks_of(rows.matched):
-                raise_to(key, sequence)
+            marks.take(rows.matched)
     return marks
 
 
-def read_marks(disk: Disk, segments: Disk | None = None) -> dict[Key, int]:
+def read_marks(disk: Disk, segments: Disk | None = None) -> AllMarks:
     """Return how far each publisher is written, in the logs of all slots. segments: the disk that has the manifests."""
-    marks: dict[Key, int] = {}
+    marks = AllMarks()
     for name in disk.names(FOLDER):
         slot = slot_named(name)
         if slot is None:
             continue
         # First: what is gone from here is in the others when it goes.
         files = read_wal(disk, slot, read_newest(segments or disk, slot).next)
-        for key, sequence in marks_in(files, read_records(disk, slot, "marks")).items():
-            marks[key] = max(sequence, marks.get(key, 0))
+        marks.merge(marks_in(files, read_records(disk, slot, "marks")))
     return marks

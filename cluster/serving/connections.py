@@ -15,7 +15,7 @@ from cluster import frames
 from cluster.codec import FrameReader, encode_frame
 from cluster.frames import Bye
 from cluster.messages import CloseClient, PauseClient, ResumeClient, SendClient
-from cluster.serving.records import Connection
+from cluster.serving.records import Connection, Session
 from cluster.serving.shared import SESSION_MASK, Shared
 
 
@@ -110,6 +110,20 @@ class Connections:
             connection.partial_ms = None if connection.partial_ms is None else now_ms
             connection.full_ms = None if connection.full_ms is None else now_ms
 
+    def _ping(self, connection: Connection, session: Session) -> None:
+        if not connection.pongs and session.next_sequence is not None:
+            connection.pinged = session.acknowledged  # of which it was told before
+        connection.pongs += 1
+        self._shared.write(session, frames.Ping())
+
+    def pong(self, connection: Connection, session: Session) -> None:
+        """The client has read everything that was written before a Ping."""
+        if connection.pongs:
+            connection.pongs -= 1
+            if connection.pinged is not None:
+                session.settled = max(session.settled, connection.pinged)
+                connection.pinged = None
+
     def check(self, former_ms: int) -> None:
         """Let go those that have been silent or deaf for too long; ping the others. former_ms: of the tick before."""
         now_ms, heartbeat_ms = self._shared.now_ms, self._shared.timing.client_heartbeat_ms
@@ -137,4 +151,4 @@ class Connections:
             if bye is not None:
                 self.refuse(connection, bye)
             elif pings and session is not None:
-                self._shared.write(session, frames.Ping())
+                self._ping(connection, session)

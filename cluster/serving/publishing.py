@@ -71,7 +71,7 @@ class Publishing:
             if not 1 <= frame.first_sequence < 1 << 62:
                 raise Refusal("malformed", f"a first sequence of {frame.first_sequence}")
             session.next_sequence = frame.first_sequence
-            session.acknowledged = frame.first_sequence - 1
+            session.acknowledged = session.settled = frame.first_sequence - 1
             self.publishers += 1
         if frame.first_sequence != session.next_sequence:
             raise Refusal("malformed", f"sequence {frame.first_sequence} where {session.next_sequence} was due")
@@ -86,6 +86,7 @@ class Publishing:
                 f"{self._shared.flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
+        # What the client sends again are at most as many as its window holds.
         run = Run(
             session.client_id,
             session.instance,
@@ -95,6 +96,7 @@ class Publishing:
             now_us,
             stored,
             frame.time_us,
+            max(session.settled, last - self._shared.flow.publish_window),
         )
         session.unacknowledged.append((run, frame.lengths, frame.payload))
         self._shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)

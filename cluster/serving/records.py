@@ -32,6 +32,8 @@ class Connection:
     paused:    its socket is not read.
     ended:     the socket is gone; what had come before is still handled.
     now_us:    when the last bytes came, microseconds since 1970.
+    pongs:     so many Pings are not answered. pinged: up to where publications were acknowledged before the first of
+               them that the answer will tell of; None if none will.
     """
 
     number: int
@@ -48,6 +50,8 @@ class Connection:
     paused: bool = False
     ended: bool = False
     now_us: int = 0
+    pongs: int = 0
+    pinged: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class Session:
     moved:           it holds everything at another connection point as well, and waits for what is underway; arrived:
                      that is all in its outbox.
     next_sequence:   the number its next publication must have; None before the first.
+    settled:         the client knows that everything up to this is acknowledged.
     unacknowledged:  per Publish frame that is not acknowledged: its run, lengths and payload; `flight_bytes` in all.
     subscriptions:   the change that opened or last updated it, by number; asked: its policy, and when the client asked
                      for it, microseconds since 1970.
@@ -101,6 +106,7 @@ class Session:
     outbox: Outbox
     next_sequence: int | None = None
     acknowledged: int = 0
+    settled: int = 0
     unacknowledged: deque[tuple[Run, bytes, bytes]] = field(default_factory=deque)
     flight_bytes: int = 0
     live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))

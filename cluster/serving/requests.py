@@ -92,7 +92,7 @@ class Requests:
                 connection.allowance -= CHANGE_US
                 self._validity.unpublish(connection.number, request, session.client_id, instance, sequence)
             case frames.Pong():
-                pass
+                self._connections.pong(connection, session)
             case frames.Goodbye(end_session):
                 self._connections.forget(connection)
                 if end_session and session.durable is not None:

@@ -57,7 +57,7 @@ def main(directory: str, incarnation: int) -> None:
     config = Config(data_directory=directory, output=OUTPUT)
     writer = OutputWriter(config, 3, Claim("run", incarnation), tell=tell, failed=failed)
     writer.perform(NameOutputClients([(7, "lab")], []))
-    first = writer.marks().marks.get(("p", 1), 0) + 1
+    first = writer.marks().marks.upto.get(("p", 1), 0) + 1
     number = 0
     while True:
         number += 1

@@ -195,7 +195,7 @@ def test_a_process_that_dies_at_any_operation_loses_and_doubles_nothing() -> Non
         rows = after(disk, story)
         assert rows == story.written[: len(rows)], disk.operations
         assert len(story.written) - len(rows) <= 6, disk.operations
-        marks = read_marks(disk)
+        marks = read_marks(disk).upto
         assert all(marks[publisher, 2**64 - 1] >= sequence for publisher, sequence in rows)
 
 
@@ -221,14 +221,14 @@ def test_a_stopped_writer_that_goes_on_changes_nothing() -> None:
         former.append(matched, START_US)
         written += named
     later = SlotWriter(disk, disk, 1, Claim("run", 2), SETTINGS)
-    marks = read_marks(disk)
+    marks = read_marks(disk).upto
     zombie = dict(sequences)
     for _ in range(3):
         former.append(record(rng, zombie)[0], START_US)
         matched, named = record(rng, sequences)
         later.append(matched, START_US)
         written += named
-    assert all(read_marks(disk)[key] >= mark for key, mark in marks.items())
+    assert all(read_marks(disk).upto[key] >= mark for key, mark in marks.items())
     former.rotate()
     with pytest.raises(FencedError, match="another writer"):
         former.seal_all()

@@ -1,8 +1,9 @@
 """What must hold of the matched output, whatever has died.
 
-each row is a publication that a client has sent, unchanged, and of each there is one row at most
-a row names only subscriptions that may have matched
-what came to a subscriber live, or was certain to match, has a row
+each row is a publication that a client has sent, well-formed and unchanged, and of each there is one row at most
+a row names only subscriptions that may have matched, and at least one unless everything is written
+what came to a subscriber live, or was certain to match, has a row that names somebody
+if everything is written, each publication that is acknowledged and not refused has a row
 in a slot, the rows of each publisher are in its order
 what is acknowledged as stored has its row on disk by then, if it has one
 """
@@ -34,13 +35,16 @@ def check_stored(disk: MatchedDisk, publication: Publication) -> None:
             require(found != name, f"#{publication.number} is acknowledged as stored, its row in slot {slot} is not")
 
 
-def check_output(disk: MatchedDisk, clients: list[Client], publications: list[Publication], now: int) -> None:
+def check_output(
+    disk: MatchedDisk, clients: list[Client], publications: list[Publication], now: int, *, everything: bool
+) -> None:
     """Check all rows, when everything is at rest. Raises Violation."""
     known = {name_of(one): one for one in publications}
     sessions: dict[int, Session] = {
         client_key(one.connection_point, one.number): one for client in clients for one in client.sessions
     }
     written: dict[Name, tuple[int, int]] = {}
+    matched: set[Name] = set()
     last: dict[tuple[int, str, int], int] = {}
     for slot, offset, row in disk.all_rows():
         name = row.run.publisher, row.run.instance, row.sequence
@@ -48,11 +52,15 @@ def check_output(disk: MatchedDisk, clients: list[Client], publications: list[Pu
         require(publication is not None and row.payload == publication.packed, f"row {slot}/{offset}: {name}, unknown")
         assert publication is not None, "for the type checker"
         label = f"#{publication.number}"
+        require(publication.attributes is not None, f"row {slot}/{offset}: {label}, which is refused")
         require(name not in written, f"{label} is written twice: {written.get(name)} and {(slot, offset)}")
         written[name] = slot, offset
         before = last.get((slot, *name[:2]), 0)
         require(before < row.sequence, f"row {slot}/{offset}: {label}, {row.sequence} of its publisher after {before}")
         last[slot, row.run.publisher, row.run.instance] = row.sequence
+        if row.subscriptions():
+            matched.add(name)
+        require(everything or name in matched, f"row {slot}/{offset}: {label}, which matches nothing")
         for subscription in row.subscriptions():
             session = sessions.get(subscription >> SUBSCRIPTION_BITS)
             number = subscription & ((1 << SUBSCRIPTION_BITS) - 1)
@@ -63,13 +71,15 @@ def check_output(disk: MatchedDisk, clients: list[Client], publications: list[Pu
         for session in client.sessions:
             for received in session.received.values():
                 one = received.publication
-                # One that matched nothing when it was first released, and is released again after a recovery, may
-                # meet a subscription that was opened meanwhile: others of its publisher are behind it in the log.
-                if not checker.required_numbers(session, one, received.stamp):
-                    continue
-                require(name_of(one) in written, f"#{one.number} came to {session.name()} and is not written")
+                require(
+                    name_of(one) in matched, f"#{one.number} came to {session.name()} and is not written as matched"
+                )
             if session.ended != checker.NEVER:
                 continue
             for one in publications:
                 certain = checker.required_numbers(session, one, now)
-                require(not certain or name_of(one) in written, f"#{one.number} is not written, {certain} match")
+                require(not certain or name_of(one) in matched, f"#{one.number} is not written, {certain} match")
+    if everything:
+        for one in publications:
+            accepted = one.acknowledged != checker.NEVER and not one.rejected
+            require(not accepted or name_of(one) in written, f"#{one.number} is acknowledged and not written")

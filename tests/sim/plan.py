@@ -42,7 +42,7 @@ class Plan:
     trouble: how often something breaks. scaling: how often another view is wished for, 0 for never.
     wished: the layers that wishes are about. crashes: how often the coordinator dies, where there is trouble.
     deaths: how often a role's process dies, where there is trouble. midst: only during view changes.
-    output: exit points write an output, and die in the middle of what they do.
+    output: exit points write an output, and die in the middle of what they do; output_all: of all publications.
     immortal: a layer of which none dies. validity: how often publications are valid for a while, and wanted so.
     """
 
@@ -60,6 +60,7 @@ class Plan:
     immortal: str
     receive_windows: tuple[int, ...]
     output: bool = False
+    output_all: bool = False
 
 
 def draw_plan(rng: random.Random) -> Plan:
@@ -126,6 +127,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "valid_crash": {"validity": 1.0, "deaths": 4.0, "trouble": 1.0, "scaling": 0.3},
     "valid_moves": {"validity": 1.0, "scaling": 1.0, "wished": ("connection_points",), "crashes": 0.0, "deaths": 0.0},
     "output": {"output": True, "deaths": 4.0, "trouble": 1.0},
+    "output_all": {"output": True, "output_all": True, "deaths": 4.0, "trouble": 1.0},
     "output_still": {"output": True, "scaling": 0.0},
     "coordinator": {"scaling": 1.0, "trouble": 1.0, "crashes": 4.0, "deaths": 0.0},
 }

@@ -14,7 +14,17 @@ SEEDS = 300
 BLOCKS = 10
 OTHERS = (
     *("still", "matchers", "exit_points", "access_points", "connection_points", "coordinator"),
-    *("member_crash", "crash", "crash_all", "valid", "valid_crash", "valid_moves", "output", "output_still"),
+    *(
+        "member_crash",
+        "crash",
+        "crash_all",
+        "valid",
+        "valid_crash",
+        "valid_moves",
+        "output",
+        "output_all",
+        "output_still",
+    ),
 )
 
 

@@ -107,7 +107,9 @@ class World:
         self._policies = random.Random(f"policies of {seed}")  # apart: the rest of a seed is as it was without them
         self.plan = dataclasses.replace(draw_plan(self.rng), **SCENARIOS[scenario])
         if self.plan.output:
-            config = msgspec.structs.replace(self.plan.config, output=OutputSettings(path="output"))
+            config = msgspec.structs.replace(
+                self.plan.config, output=OutputSettings(path="output", all=self.plan.output_all)
+            )
             self.plan = dataclasses.replace(self.plan, config=config)
         self.trace = Trace()
         self.now_ms = self.rng.randint(0, 1 << 40)
@@ -681,7 +683,8 @@ class World:
             require(held == wanted, f"the {layer}s hold {held} subscriptions, the clients {wanted}")
         self._check_books()
         if self.plan.output:
-            check_output(self.assembly.matched_disk, self.clients, self.publications, now)
+            everything = self.plan.output_all
+            check_output(self.assembly.matched_disk, self.clients, self.publications, now, everything=everything)
         self.scaling.check_rest()
 
     def _gauge(self, layer: str, name: str) -> int:

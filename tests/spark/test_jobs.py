@@ -20,6 +20,7 @@ from cluster.spark.jobs.limits import Limit, Limits
 from cluster.spark.jobs.options import JobOptions
 from cluster.spark.jobs.readings import ReadingColumns, readings
 from tests.spark import made
+from tests.spark.written import publish_all
 
 MADRID = ZoneInfo("Europe/Madrid")
 LIMITS = Limits(
@@ -329,6 +330,26 @@ def test_delay(done: Path) -> None:
     assert (rows["during"]["first_epoch"], rows["during"]["last_epoch"]) == (1, 2)
     assert rows["before"]["publications"] == 0
     assert rows["before"]["p50_ms"] is None
+
+
+def test_what_is_written_of_all_publications(spark: SparkSession, tmp_path: Path) -> None:
+    """A log of `output.all`, as exit points write it, is read as it is, and counts what matched nothing.
+
+    The log of the other tests has such rows too, so of the jobs only the one that asks for matches is run here.
+    """
+    out, folder = tmp_path / "out", tmp_path / "done"
+    publish_all(out, ROWS[:300], 2 << 20, "station == 'Retiro'", "lab")
+    wanted = [one.station == "Retiro" for one in CITY[:300]]
+    read = running.Input(path=str(out)).read(spark).select("sequence", "subscriptions", "clients").collect()
+    expected = [(place, [2 << 20], ["lab"]) if one else (place, [], []) for place, one in enumerate(wanted, 1)]
+    assert sorted(map(tuple, read)) == expected
+    assert running.run_batch("interest", plain(out).read(spark), OPTIONS, folder)
+    found = msgspec.json.decode((folder / interest.SUMMARY).read_bytes(), type=interest.Summary)
+    assert (found.log_holds, found.publications, found.subscriptions_seen) == ("all", 300, 1)
+    assert found.matched_share == sum(wanted) / 300 == found.notifications_per_publication
+    (row,) = table(folder, interest.SUBSCRIPTIONS)
+    assert (row["subscription"], row["selectivity"]) == (2 << 20, _plain(found.matched_share))
+    assert [(row["client"], row["notifications"]) for row in table(folder, interest.CLIENTS)] == [("lab", sum(wanted))]
 
 
 # -- streams

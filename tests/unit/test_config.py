@@ -83,6 +83,8 @@ def test_the_files_that_come_along_are_good(name: str) -> None:
         ({"ray": {"placement": "anywhere"}}, ["ray.placement"]),
         ({"ray": {"cpus_per_role": 0}}, ["ray.cpus_per_role"]),
         ({"filters": {"depth": 65}}, ["filters.depth", "64"]),
+        ({"output": {"path": "output", "all": "yes"}}, ["output.all", "bool"]),
+        ({"output": {"all": True}}, ["output.all", "output.path"]),
     ],
 )
 def test_what_is_wrong_is_named(document: Any, words: list[str]) -> None:
@@ -93,6 +95,11 @@ def test_what_is_wrong_is_named(document: Any, words: list[str]) -> None:
     for word in words:
         assert word in text
     assert "$." not in text
+
+
+def test_everything_is_written_where_that_is_asked() -> None:
+    assert not LOCAL_OUTPUT.all
+    assert config_from({"output": {"path": "output", "all": True}}).output.all
 
 
 def test_every_section_refuses_unknown_keys() -> None:

@@ -27,7 +27,7 @@ def test_frames_of_one_round_go_out_as_runs_of_one_message() -> None:
     assert message == Publications(
         [
             Run("a", 5, edge.key(first), 1, 2, NOW_US),
-            Run("b", 9, edge.key(second), 7, 1, NOW_US),
+            Run("b", 9, edge.key(second), 7, 1, NOW_US, settled=6),
             Run("a", 5, edge.key(first), 3, 1, NOW_US),
         ],
         lengths,
@@ -250,3 +250,34 @@ def test_a_publisher_that_is_taken_over_begins_anew() -> None:
     edge.drain()
     sent = [message for _, message in edge.to_peers() if isinstance(message, Publications)]
     assert [(run.first_sequence, run.count) for message in sent for run in message.runs] == [(1, 8), (3, 6)]
+
+
+def settled(edge: Edge, connection: int, first: int) -> int:
+    """Publish one; return what its run says of earlier ones."""
+    edge.say(connection, publish(first))
+    edge.drain()
+    ((_, message),) = edge.to_peers()
+    assert isinstance(message, Publications)
+    return message.runs[0].settled
+
+
+def test_a_run_says_what_its_publisher_does_not_send_again() -> None:
+    edge = Edge()
+    connection = edge.login()
+    assert settled(edge, connection, 41) == 40
+    edge.acknowledge(edge.key(connection), 41)
+    assert settled(edge, connection, 42) == 40, "it is told, and may not have heard"
+    edge.pass_ms(10_000)
+    edge.acknowledge(edge.key(connection), 42)
+    assert settled(edge, connection, 43) == 40
+    edge.pass_ms(10_000)
+    edge.say(connection, frames.Pong())
+    assert settled(edge, connection, 44) == 41, "42 came after the first Ping"
+    edge.say(connection, frames.Pong(), frames.Pong())
+    assert settled(edge, connection, 45) == 41, "the second told of nothing new, and a third was not asked for"
+    edge.pass_ms(10_000)
+    edge.say(connection, frames.Pong())
+    assert settled(edge, connection, 46) == 42
+    edge.acknowledge(edge.key(connection), 46)
+    for sequence in range(47, 55):
+        assert settled(edge, connection, sequence) == max(42, sequence - 8), "no more than its window comes again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config import Config
+from cluster.config import Config, OutputSettings
 from cluster.exit_point import ExitPoint
 from cluster.messages import (
     CONNECTION_POINT,
@@ -13,6 +13,7 @@ from cluster.messages import (
     MATCHER,
     Abort,
     Acknowledge,
+    AppendOutput,
     Begin,
     Commit,
     Deliver,
@@ -68,8 +69,10 @@ def moving(source: int, target: int, number: int = 0) -> str:
 class Bench:
     """An exit point in a change of views, and what it delivered."""
 
-    def __init__(self, views: tuple[View, View], slot: int = 0, *, prepared: bool = True) -> None:
-        self.machine = ExitPoint(slot, 1, Config())
+    def __init__(
+        self, views: tuple[View, View], slot: int = 0, *, prepared: bool = True, config: Config | None = None
+    ) -> None:
+        self.machine = ExitPoint(slot, 1, config or Config())
         self.delivered: list[tuple[str, int]] = []
         self.tokens: list[int] = []
         self.before, self.after = views
@@ -329,6 +332,23 @@ def test_a_follower_opens_when_all_former_ones_have_said_the_last_word() -> None
     assert bench.delivered == []
     assert bench.states(3, last=True) == [ENDED]
     assert bench.delivered == [("a", 6)]
+
+
+def test_a_follower_knows_what_no_record_of_the_output_has_told_of() -> None:
+    config = Config(output=OutputSettings(path="output"))
+    goes = moving(1, 2)
+    former, follower = Bench(EXIT_POINTS, slot=1, config=config), Bench(EXIT_POINTS, slot=2, config=config)
+    (append,) = former.join(1, 0, 1, run(goes, 3, 2))
+    assert isinstance(append, AppendOutput)
+    former.join(1, 0, 3, run(goes, 5, 1), found={})
+    former.end(1)
+    out = former.end(0, 4)
+    assert Send(Peer(EXIT_POINT, 2), PublisherStates(2, [PublisherState(goes, 1, 5, 2, 4)], False)) in out
+    follower.states(0, last=True)
+    follower.states(1, PublisherState(goes, 1, 5, 2, 4), last=True)
+    (append,) = follower.join(2, 0, 1, run(goes, 6, 1))
+    assert isinstance(append, AppendOutput)
+    assert append.matched.runs[0].since == 5
 
 
 def test_one_that_stays_waits_for_its_own_streams_as_well() -> None:

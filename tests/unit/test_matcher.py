@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from cluster import parse
-from cluster.config import ClientLimits, Config
+from cluster.config import ClientLimits, Config, OutputSettings
 from cluster.language import encode_normal
 from cluster.matcher import Matcher
 from cluster.messages import (
@@ -36,6 +36,7 @@ from cluster.messages import (
     client_key,
     subscription_id,
 )
+from cluster.routing import teller_of
 from cluster.view import first_view
 
 ACCESS = Peer(ACCESS_POINT, 6)
@@ -165,6 +166,31 @@ def test_each_exit_point_gets_its_own_runs() -> None:
     assert hits_of(results[3]) == {0: {client: (0,)}}
     assert results[3].sequence == 77
     assert hits_of(results[5]) == {}
+
+
+def told(expect: list[int], slot: int) -> int:
+    """Return a batch's sequence for which this matcher is the one that shows everything."""
+    return next(sequence for sequence in range(1, 1000) if teller_of(expect, sequence) == slot)
+
+
+def test_where_all_is_written_one_matcher_shows_what_matches_nothing() -> None:
+    bench = Bench(Config(output=OutputSettings(path="output", all=True)))
+    bench.change((ids(1, 0), "a > 1"), (ids(2, 0), "a > 1"))
+    broken = msgpack.packb({"a": math.nan})
+    ones = [{"a": 0}, broken, {"a": 2}]
+    runs = [(0, ones), (3, [{"a": 1}]), (0, [{"a": 3}]), (5, [broken])]
+    both = {client_key(0, 1): (0,), client_key(0, 2): (0,)}
+    results = bench.match(batch(*runs, sequence=told([0, 2], 0)))
+    assert hits_of(results[0]) == {0: {}, 2: both, 3: both}
+    assert results[0].payload == b"".join(map(msgpack.packb, ({"a": 0}, {"a": 2}, {"a": 3})))
+    assert unpack("I", results[0].lengths) == (4, 4, 4)
+    assert hits_of(results[3]) == {0: {}}
+    assert results[3].payload == msgpack.packb({"a": 1})
+    assert hits_of(results[5]) == {}
+    assert [place for place, _ in results[0].rejected] == [1]
+    assert hits_of(bench.match(batch((0, ones), sequence=told([0, 2], 0)))[0]) == {0: {}, 2: both}
+    assert hits_of(bench.match(batch((0, ones), sequence=told([0, 2], 2)))[0]) == {2: both}
+    assert bench.machine.gauges()["matched"] == 4, "those shown do not count"
 
 
 def test_changes_hold_from_their_place_on() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 from cluster.messages import ACCESS_POINT, DATA_LAYERS, Member, client_key
-from cluster.routing import access_point_of, exit_point_of
+from cluster.routing import access_point_of, exit_point_of, teller_of
 from cluster.view import first_view
 
 
@@ -51,3 +51,10 @@ def test_the_choice_is_the_same_in_every_process() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str([exit_point_of([0, 1, 2], name) for name in names])
+
+
+def test_matchers_take_turns_in_showing_everything_whatever_size_batches_have() -> None:
+    for size in (1, 3, 64, 1024):
+        told = Counter(teller_of([1, 4, 6], 1 + size * number) for number in range(3000))
+        assert sorted(told) == [1, 4, 6]
+        assert max(told.values()) < 1.2 * min(told.values()), (size, told)
