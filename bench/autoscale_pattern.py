@@ -14,7 +14,7 @@ Points = Sequence[tuple[float, float]]
 CUPUS = (95.0, 292.0, 420.0, 1000.0, 420.0, 292.0, 95.0)
 """The rates of CUPUS's experiment (cupus-mcs-2015 section 6.1, experiment 2), up and down again."""
 NIGHT = 0.1
-"""A day's lowest rate as a share of its highest."""
+"""The lowest rate as a share of the highest, of a day and of `tenfold`."""
 DAY_PARTS = 96
 
 
@@ -26,6 +26,12 @@ def cupus(seconds: float, factor: float) -> Points:
         for place, rate in enumerate(CUPUS)
         for point in ((place * each, rate * factor), ((place + 1) * each, rate * factor))
     ]
+
+
+def tenfold(seconds: float, peak: float) -> Points:
+    """A third of the time a tenth of the peak, a third the peak, a third a tenth of it again."""
+    third, low = seconds / 3, peak * NIGHT
+    return [(0, low), (third, low), (third, peak), (2 * third, peak), (2 * third, low), (seconds, low)]
 
 
 def day(seconds: float, peak: float) -> Points:

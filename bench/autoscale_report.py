@@ -63,8 +63,34 @@ def oscillations(run: Run) -> int:
 
 
 def first_reaction_s(run: Run) -> float:
-    """Return when the first change was done, in seconds from the beginning; 0 if there was none."""
-    return run.sizes[1][0] - run.begin if len(run.sizes) > 1 else 0.0
+    """Return when the first growth was done, in seconds from the beginning; 0 if there was none."""
+    for (_, before), (at, after) in itertools.pairwise(run.sizes):
+        if any(after[layer] > before[layer] for layer in after):
+            return at - run.begin
+    return 0.0
+
+
+def changes(run: Run) -> list[dict[str, Any]]:
+    """Return the autoscaler's decisions that were done: from the beginning on, by layer from and to what, and which
+    triggers wished most; explain's last `autoscaler.controller.KEPT` decisions are looked at.
+    """
+    found = []
+    for entry in run.explained.get("decisions", ()):
+        decision = entry["decision"]
+        if entry["outcome"] != "done":
+            continue
+        layers = {}
+        for one in decision["layers"]:
+            if one["layer"] in decision["targets"]:
+                wishes = [each for each in one["proposals"] if each["wish"] is not None]
+                best = max((each["wish"] for each in wishes), default=None)
+                layers[one["layer"]] = {
+                    "from": one["size"],
+                    "to": decision["targets"][one["layer"]],
+                    "triggers": [each["trigger"] for each in wishes if each["wish"] == best],
+                }
+        found.append({"operation": entry["operation"], "rate": decision["rate"], "layers": layers})
+    return found
 
 
 def figures_of(options: argparse.Namespace, material: Material, run: Run) -> dict[str, Any]:
@@ -85,6 +111,7 @@ def figures_of(options: argparse.Namespace, material: Material, run: Run) -> dic
     return {
         "policy": run.policy.metadata.name,
         "pattern": options.pattern,
+        "config": None if options.config is None else options.config.name,
         "seconds": round(seconds, 1),
         "quicken": options.quicken,
         "workload": options.workload,
@@ -94,9 +121,10 @@ def figures_of(options: argparse.Namespace, material: Material, run: Run) -> dic
         "delay_ms": quantiles_ms(delay),
         "first_reaction_s": round(reaction, 2),
         "delay_after_first_reaction_ms": quantiles_ms(delay[due >= reaction]),
+        "late_share_after_first_reaction": _share(delay[due >= reaction] * 1e3 > options.target_ms),
         "target_ms": options.target_ms,
         "seconds_missed": int(np.nansum(p99 > options.target_ms)),
-        "late_share": round(float((delay * 1e3 > options.target_ms).mean()), 6) if len(delay) else None,
+        "late_share": _share(delay * 1e3 > options.target_ms),
         "transitions": len(done),
         "not_done": len(run.operations) - len(done),
         "oscillations": oscillations(run),
@@ -112,8 +140,13 @@ def figures_of(options: argparse.Namespace, material: Material, run: Run) -> dic
         "examples": verdict.examples,
         "trouble": run.trouble,
         "publisher_late_ms": quantiles_ms(run.handed - run.due),
+        "changes": changes(run),
         "sizes": [[round(at - run.begin, 2), sizes] for at, sizes in run.sizes],
     }
+
+
+def _share(late: Any) -> float | None:
+    return round(float(late.mean()), 6) if len(late) else None
 
 
 def failed(figures: dict[str, Any]) -> bool:

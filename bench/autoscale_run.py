@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from autoscaler.controller import KEPT
 from autoscaler.policy import ScalingPolicy
 from autoscaler.policy_check import contradictions
 from autoscaler.policy_file import load_policy
@@ -25,11 +27,9 @@ from bench.process import run, wait_until
 from bench.scaling_figures import Floats
 from bench.scaling_oracle import Arrived, Expected, arrived, expect, notifications_due
 from bench.workers import Workers
+from cluster.config import ClientPort, Config, Metrics, load_config
 
 DISTINCT = 2000
-AFTER_S = 2.0
-"""The cluster is watched for so long after the last publication."""
-
 LEAST_INTERVAL_S = 0.25
 """Least interval of metrics and evaluations, however much a policy is quickened."""
 
@@ -151,25 +151,33 @@ def sizes_over_time(
     return found
 
 
-async def drive(options: argparse.Namespace, material: Material, policy_path: Path, due: Floats) -> Run:
-    """Run a cluster under the policy from one slice a layer on; return what was seen."""
-    from actors.launch import launch
-    from cluster.config import ClientLimits, ClientPort, Config, Metrics
+def configuration(options: argparse.Namespace, directory: str, policy: Path) -> Config:
+    """Return that of --config, or one slice a layer, with what a benchmark needs: any free ports of loopback, a data
+    directory of its own, a Ray of its own unless --on-ray, the policy as it is run, and no limit of subscriptions.
+    """
+    base = Config(metrics=Metrics(enabled=False)) if options.config is None else load_config(options.config)
+    limits, each = base.client_limits, -(-options.subscriptions // options.clients)
+    return replace(
+        base,
+        name="bench",
+        data_directory=directory,
+        client_port=ClientPort(port=0),
+        client_limits=replace(limits, subscriptions=max(limits.subscriptions, each)),
+        ray=base.ray if options.on_ray else replace(base.ray, address=None),
+        metrics=replace(base.metrics, port=0),
+        autoscaler=str(policy),
+    )
 
-    each = -(-options.subscriptions // options.clients)
+
+async def drive(options: argparse.Namespace, material: Material, policy_path: Path, due: Floats) -> Run:
+    """Run a cluster under the policy; return what was seen."""
+    from actors.launch import launch
+
     policy = quickened(load_policy(policy_path), options.quicken)
     with tempfile.TemporaryDirectory(prefix="kittiwake-bench-") as directory:
         used = Path(directory) / "policy.json"  # JSON is YAML
         used.write_bytes(msgspec.json.encode(policy))
-        config = Config(
-            name="bench",
-            data_directory=directory,
-            client_port=ClientPort(port=0),
-            client_limits=ClientLimits(subscriptions=max(10_000, each)),
-            metrics=Metrics(enabled=False),
-            autoscaler=str(used),
-        )
-        async with launch(config, fresh=True) as broker:
+        async with launch(configuration(options, directory, used), fresh=True) as broker:
             workers = Workers()
             try:
                 filters, urls = material.filters, broker.endpoints
@@ -188,10 +196,10 @@ async def drive(options: argparse.Namespace, material: Material, policy_path: Pa
                 logs: list[Log] = await workers.receive("subscribers")
                 wrong += await workers.receive("subscribers")
                 workers.send("publisher", None)
-                await asyncio.sleep(AFTER_S)
+                await asyncio.sleep(options.after)
                 end = time.monotonic()
                 operations = await broker.admin.transitions()
-                explained = await broker.admin.autoscaler("explain", count=options.decisions)
+                explained = await broker.admin.autoscaler("explain", count=KEPT)
             finally:
                 workers.close()
     return Run(

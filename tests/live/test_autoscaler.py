@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from actors.launch import Broker, launch
+from actors.launch import Broker, launch, prepare_environment
 from actors.recording import Recording
 from cluster import connect
 from cluster.config import ClientPort, Config, Metrics, Timing
@@ -23,6 +24,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+LOAD = {"utilization", "slo delay", "slo subscribing", "queue"}
 
 POLICY = """\
 apiVersion: kittiwake/v1
@@ -93,4 +97,41 @@ def test_the_benchmark_small(tmp_path: Path) -> None:
     (run,) = json.loads(done.stdout)["runs"]
     assert (run["lost"], run["doubled"], run["out_of_order"], run["oracle_differences"]) == (0, 0, 0, 0)
     assert (run["policy"], run["published"] > 5000, run["notifications"] > 5000) == ("balanced", True, True)
+    assert plot.stat().st_size > 10_000
+
+
+def test_the_ready_cluster_and_policy_follow_a_load_that_rises_and_falls_tenfold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """configs/cluster.yaml with configs/autoscaler.yaml on a Ray cluster that somebody else runs, as `address: auto`
+    finds it; by the benchmark, which overrides ports and data directory, quickens the policy, and compares all that was
+    delivered with what brute force says.
+    """
+    prepare_environment()
+    from ray.cluster_utils import Cluster
+
+    plot = tmp_path / "tenfold.png"
+    command = [
+        *(sys.executable, "-m", "bench.autoscale", "--pattern", "tenfold", "--config", str(CONFIGS / "cluster.yaml")),
+        *("--on-ray", "--seconds", "15", "--peak", "8000", "--quicken", "60", "--subscriptions", "2000"),
+        *("--clients", "4", "--after", "15", "--plot", str(plot), "--json"),
+    ]
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 24, "include_dashboard": False})
+    try:
+        environment = os.environ | {"RAY_ADDRESS": cluster.address}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    finally:
+        cluster.shutdown()
+    assert done.returncode == 0, done.stderr + done.stdout
+    (run,) = json.loads(done.stdout.splitlines()[-1])["runs"]
+    assert (run["lost"], run["doubled"], run["out_of_order"], run["oracle_differences"]) == (0, 0, 0, 0)
+    assert (run["policy"], run["config"], run["not_done"]) == ("balanced", "cluster.yaml", 0)
+    sizes = [found for _, found in run["sizes"]]
+    assert sizes[0] == {"connection_point": 2, "access_point": 2, "matcher": 3, "exit_point": 2}, "the configuration's"
+    steps = [change for one in run["changes"] for change in one["layers"].values()]
+    grown = [one for one in steps if one["to"] > one["from"]]
+    assert grown, "it grew"
+    assert all(set(one["triggers"]) & LOAD for one in grown), f"for load, {grown}"
+    assert sum(sizes[-1].values()) < max(sum(one.values()) for one in sizes), "and shrank again"
+    assert all(one["exit_point"] >= -(-one["matcher"] // 4) for one in sizes)
     assert plot.stat().st_size > 10_000

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from autoscaler.policy_file import load_policy
 from bench import autoscale, autoscale_pattern, autoscale_plot, autoscale_report, autoscale_run
 from bench.autoscale_run import Material, Run
 from bench.scaling_oracle import Arrived, Expected
+from cluster.config import Layers, load_config
 
 LAYERS = ("connection_point", "access_point", "matcher", "exit_point")
 
@@ -83,7 +85,14 @@ def a_run(**parts: Any) -> Run:
 
 
 OPTIONS = argparse.Namespace(
-    pattern="day", quicken=1.0, workload="opensense", subscriptions=1, target_ms=100.0, clients=1, publishers=1
+    pattern="day",
+    config=None,
+    quicken=1.0,
+    workload="opensense",
+    subscriptions=1,
+    target_ms=100.0,
+    clients=1,
+    publishers=1,
 )
 MATERIAL = Material([{"a": 1}], ["a > 0"], Expected(1, np.array([0, 1]), np.array([0])))
 
@@ -135,3 +144,64 @@ def test_the_command_line_names_its_patterns(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         autoscale.main(["--pattern", "week"])
     assert "cupus" in capsys.readouterr().err
+
+
+def test_tenfold_is_a_tenth_all_and_a_tenth_again() -> None:
+    due = autoscale_pattern.due_times(autoscale_pattern.tenfold(30, 100))
+    counts, _ = np.histogram(due, [0, 10, 20, 30])
+    assert counts.tolist() == [100, 1000, 100]
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    return autoscale._parser().parse_args(arguments)
+
+
+def test_a_configuration_is_run_as_it_is_but_for_ports_and_places(tmp_path: Path) -> None:
+    given = ("--config", str(autoscale.CONFIGS / "cluster.yaml"), "--subscriptions", "50000", "--clients", "2")
+    ready = load_config(autoscale.CONFIGS / "cluster.yaml")
+    own = autoscale_run.configuration(options(*given), str(tmp_path), tmp_path / "policy.json")
+    assert (own.layers, own.flow, own.timing, own.output) == (ready.layers, ready.flow, ready.timing, ready.output)
+    assert (own.client_port.port, own.metrics.port, own.directory) == (0, 0, tmp_path)
+    assert own.ray == msgspec.structs.replace(ready.ray, address=None)
+    assert own.client_limits.subscriptions == 25_000
+    on_ray = autoscale_run.configuration(options(*given, "--on-ray"), str(tmp_path), tmp_path / "policy.json")
+    assert on_ray.ray == ready.ray
+    without = autoscale_run.configuration(options(), str(tmp_path), tmp_path / "policy.json")
+    assert (without.layers, without.metrics.enabled) == (Layers(), False)
+
+
+def test_the_configurations_policy_is_run_unless_another_is_named() -> None:
+    given = ("--config", str(autoscale.CONFIGS / "cluster.yaml"), "--pattern", "day")
+    assert autoscale._policies(options(*given)) == [autoscale.CONFIGS / "autoscaler.yaml"]
+    assert len(autoscale._policies(options("--pattern", "day"))) == 4
+    with pytest.raises(SystemExit):
+        autoscale.main(["--on-ray"])
+
+
+def test_the_first_reaction_is_the_first_growth_and_what_asked_for_it_is_told() -> None:
+    """A cluster that begins too large shrinks first; that is no reaction to the load."""
+    run = a_run(sizes=[(100.0, sizes(matcher=3)), (102.0, sizes()), (106.0, sizes(matcher=2))])
+    assert autoscale_report.first_reaction_s(run) == 6
+    assert autoscale_report.first_reaction_s(a_run(sizes=[(100.0, sizes(matcher=3)), (102.0, sizes())])) == 0
+    wishes = [
+        {"trigger": "utilization", "wish": 1.5},
+        {"trigger": "queue", "wish": 2},
+        {"trigger": "slo", "wish": None},
+    ]
+    decision = {
+        "rate": 9.0,
+        "targets": {"matcher": 2},
+        "layers": [
+            {"layer": "matcher", "size": 1, "proposals": wishes},
+            {"layer": "exit_point", "size": 1, "proposals": []},
+        ],
+    }
+    entries = [
+        {"outcome": "done", "operation": 7, "decision": decision},
+        {"outcome": "aborted", "operation": 8, "decision": decision},
+    ]
+    assert autoscale_report.changes(a_run(explained={"decisions": entries})) == [
+        {"operation": 7, "rate": 9.0, "layers": {"matcher": {"from": 1, "to": 2, "triggers": ["queue"]}}}
+    ]
+    found = autoscale_report.figures_of(OPTIONS, MATERIAL, a_run())
+    assert found["late_share_after_first_reaction"] == 0
