@@ -194,7 +194,7 @@ class Autoscaling:
     def _new(self) -> Controller:
         policy = self._policy
         forecast = PolicyForecast(policy.forecast, policy.timezone, policy.look_back_period_s)
-        return Controller(Decider(policy, FittedCapacity(), forecast), self._memory)
+        return Controller(Decider(policy, FittedCapacity(policy.capacity.known), forecast), self._memory)
 
     # Files -------------------------------------------------------------------------------------------------------
 

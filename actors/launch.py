@@ -89,12 +89,15 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
 
 
 def follow(config: Config, policy: ScalingPolicy) -> Config:
-    """Return the configuration as the policy has it: how often roles report, and the sizes to start with."""
-    initial = {
-        f"{layer}s": one.initial_replicas
-        for layer in LAYERS
-        if (one := policy.layers.of(layer)) is not None and one.initial_replicas is not None
-    }
+    """Return the configuration as the policy has it: how often roles report, and the sizes to start with, which are the
+    policy's initial_replicas, or the configuration's own within min_replicas to max_replicas.
+    """
+    initial = {}
+    for layer in LAYERS:
+        one = policy.layers.of(layer)
+        if one is not None:
+            own = getattr(config.layers, f"{layer}s") if one.initial_replicas is None else one.initial_replicas
+            initial[f"{layer}s"] = min(max(own, one.min_replicas), one.max_replicas)
     return msgspec.structs.replace(
         config,
         layers=msgspec.structs.replace(config.layers, **initial),

@@ -115,12 +115,14 @@ def observation(signals: Signals) -> Observation | None:
 class CapacityModel:
     """Learns by `observe`, answers by everything else.
 
-    prior: coefficients before anything is measured. cores: what all slices share, None if each has its own.
+    first: coefficients before anything is measured. cores: what all slices share, None if each has its own.
+    told: the first coefficients take a summary of interest into account.
     """
 
-    def __init__(self, first: Coefficients | None = None, *, cores: float | None = None) -> None:
+    def __init__(self, first: Coefficients | None = None, *, cores: float | None = None, told: bool = False) -> None:
         first = first or prior()
         self.cores = cores
+        self.told = told
         self.observations = 0
         self._fits = {
             layer: LeastSquares(
@@ -285,10 +287,13 @@ class CapacityModel:
         key = tuple(sizes[name] for name in LAYERS)
         here = key in fit.cells
         words = "nothing was measured yet: these are the figures of another machine"
+        if self.told:
+            words += ", with what a summary of interest leads to expect of matching (the prior)"
         if fit.seen:
             where = "this one among them" if here else "not at this one"
             count = len(fit.cells)
-            words = f"{fit.seen:,} observations at {count} size{'' if count == 1 else 's'}, {where}; "
+            times = "1 observation" if fit.seen == 1 else f"{fit.seen:,} observations"
+            words = f"{times} at {count} size{'' if count == 1 else 's'}, {where}; "
             words += (
                 f"off by about {error:.0%}" if error <= VAGUE else "work cannot be told from wake-ups at these rates"
             )

@@ -129,6 +129,13 @@ class Interest(msgspec.Struct, frozen=True, kw_only=True):
         """The load that it speaks of, if each match went to a client of its own (fewer clients are less work)."""
         return Load(self.publications_per_second, self.subscriptions, self.matches_per_publication)
 
+    def check(self) -> None:
+        """Raise ConfigError, which names the field, for what is no amount."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"interest summary: {field} is {value}, allowed is a number from 0 on")
+
 
 def read_interest(document: Mapping[str, Any] | bytes) -> Interest:
     """Return the summary that a document (or its JSON text) holds. Raises: ConfigError, which names the field."""
@@ -140,10 +147,7 @@ def read_interest(document: Mapping[str, Any] | bytes) -> Interest:
         )
     except msgspec.MsgspecError as error:
         raise ConfigError(f"interest summary: {error}") from error
-    for field in Interest.__struct_fields__:
-        value = getattr(summary, field)
-        if not 0 <= value < float("inf"):
-            raise ConfigError(f"interest summary: {field} is {value}, allowed is a number from 0 on")
+    summary.check()
     return summary
 
 

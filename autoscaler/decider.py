@@ -9,11 +9,16 @@
                    of cost not below what an SLO trigger asks (unless on_conflict is cost); catch_up only a shrink
     tolerance      near enough is left alone
     factor         a share of the way
-    stabilisation  lowest wish of the up window, highest of the down window
+    stabilisation  lowest wish of the up window, highest of the down window, which becomes longer for peaks that recur
     delay          continuously in one direction
     rate           so much change within a period
+    together       what another layer's growth makes needed comes with it, with no delay of its own; what a layer needs
+                   until another one shrinks stays until then
     limits         min_replicas to max_replicas
     transition     one at a time, all layers in it, as much as there is room for; not in an excluded period
+
+Matchers are decided first; the wishes of layers that depend on others' sizes, by a ratio or by the model, are for the
+sizes that the others are going to have, so that one transition does all of it.
 
 Floors (ratio, memory, connections, schedule) are not load: what was ineffective against load is no reason to refuse
 them, nor are tolerance and the gates of efficiency.
@@ -32,13 +37,15 @@ import msgspec
 from autoscaler.burn import Level, Watch
 from autoscaler.decision import Capacity, Decision, Estimate, Forecast, LayerDecision, Stage
 from autoscaler.gates import cost_per_hour
-from autoscaler.guards import Effectiveness, affordable
+from autoscaler.guards import Effectiveness, Floor, affordable
 from autoscaler.history import History
 from autoscaler.layer import LayerMachine
 from autoscaler.periods import excluded, period_of
 from autoscaler.policy import ScalingPolicy, SplitMerge
+from autoscaler.rates import Peaks
 from autoscaler.signals import LAYERS, Signals
 from autoscaler.triggers import Scene
+from cluster.messages import MATCHER
 
 HORIZON_S = 30.0
 """How far ahead a forecast looks before the first transition was measured."""
@@ -67,8 +74,11 @@ class Decider:
         ]
         self._history = History(policy.look_back_period_s, max(windows, default=0.0) + 1)
         self._watches = {one.name: Watch(one) for one in policy.slo}
+        peaks = Peaks(policy.guards.hold_peaks_s)
         self._layers = {
-            layer: LayerMachine(layer, one, policy) for layer in LAYERS if (one := policy.layers.of(layer)) is not None
+            layer: LayerMachine(layer, one, policy, peaks)
+            for layer in LAYERS
+            if (one := policy.layers.of(layer)) is not None
         }
         self._periods = tuple((text, period_of(text)) for text in policy.guards.excluded_periods)
         self._zone = ZoneInfo(policy.timezone)
@@ -104,7 +114,8 @@ class Decider:
         changed = bool(self._sizes) and self._sizes != signals.sizes
         if changed:
             for layer, machine in self._layers.items():
-                machine.changed(now_s, signals.sizes[layer] - self._sizes[layer])
+                size = signals.sizes[layer]
+                machine.changed(now_s, size, size - self._sizes[layer])
         if changed or (self._moving and not signals.transition):
             self._settled_s = now_s
         self._sizes, self._moving = dict(signals.sizes), signals.transition
@@ -150,11 +161,11 @@ class Decider:
             against = self.effectiveness.against(now_s, self._settled_s, layer)
             machine = self._layers[layer]
             decisions[layer] = one = machine.decide(now_s, scene, ahead, floors.get(layer), against)
-            scene.decided[layer] = one.target
+            scene.decided[layer], scene.wished[layer] = one.target, machine.wished
         targets, held = self._transition(now_s, signals, decisions)
         for layer, target in targets.items():
             if target > signals.sizes[layer] and self.mode == "auto":
-                self.effectiveness.begin(now_s, layer, target, scene)
+                self.effectiveness.begin(now_s, layer, targets, scene)
         said, self._said = tuple(self._said), []
         return Decision(
             at_s=now_s,
@@ -174,16 +185,18 @@ class Decider:
         )
 
     def _ordered(self) -> list[str]:
-        """Return the layers so that one that a ratio refers to comes before those that do."""
+        """Return the layers so that one that a ratio refers to comes before those that do, and else matchers first, as
+        access points and exit points work for each of them.
+        """
         ordered: list[str] = []
 
         def add(layer: str) -> None:
             if layer not in ordered and layer in self._layers:
-                for of in self._layers[layer].ratios:
-                    add(of)
+                for ratio in self._layers[layer].ratios:
+                    add(ratio.of)
                 ordered.append(layer)
 
-        for layer in LAYERS:
+        for layer in (MATCHER, *LAYERS):
             add(layer)
         return ordered
 
@@ -210,16 +223,22 @@ class Decider:
             for layer in sorted(decisions, key=rank)
             if decisions[layer].target != signals.sizes[layer]
         }
+        floors = [
+            Floor(layer, one.of, one.one_per) for layer, machine in self._layers.items() for one in machine.ratios
+        ]
         period = excluded(self._periods, self._zone, now_s)
         held = ""
         if period is not None and wanted:
             urgent = {layer: target for layer, target in wanted.items() if rank(layer) == 0}
+            for floor in floors:
+                if floor.of in urgent and wanted.get(floor.layer, 0) > signals.sizes[floor.layer]:
+                    urgent[floor.layer] = wanted[floor.layer]
             for layer in set(wanted) - set(urgent):
                 decisions[layer] = _cut(decisions[layer], signals.sizes[layer], "excluded", f"excluded period {period}")
             held = "" if urgent else f"excluded period {period}"
             wanted = urgent
         room = signals.placeable if self.policy.guards.require_placeable else None
-        targets, cut = affordable(self.policy.guards.disruption_budget, room, signals.sizes, wanted)
+        targets, cut = affordable(self.policy.guards.disruption_budget, room, signals.sizes, wanted, floors)
         for layer, (word, reason) in cut.items():
             decisions[layer] = _cut(decisions[layer], targets.get(layer, signals.sizes[layer]), word, reason)
         return targets, held
@@ -228,10 +247,12 @@ class Decider:
         rate, subscriptions = scene.rate, scene.history.last.subscriptions
         if rate is None or subscriptions is None:
             return decision
+        rests_on = self._capacity.rests_on(decision.layer, rate, subscriptions, scene.sizes)
         seen = self._capacity.predict(decision.layer, decision.size, rate, subscriptions, scene.sizes)
         if seen is None:
-            return decision
+            return msgspec.structs.replace(decision, estimate=Estimate(rests_on=rests_on))
         estimate = Estimate(
+            rests_on=rests_on,
             utilization=seen.utilization,
             capacity_per_s=seen.capacity_per_s,
             speedup=seen.speedup,

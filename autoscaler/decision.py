@@ -36,8 +36,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What the capacity model says of a layer at its size: None where it does not know yet."""
+    """What the capacity model says of a layer at its size: None where it does not know yet.
 
+    rests_on: a sentence on what its answers rest on, observations or a prior; empty if there is no rate to speak of.
+    """
+
+    rests_on: str = ""
     utilization: float | None = None
     capacity_per_s: float | None = None
     speedup: float | None = None
@@ -155,6 +159,10 @@ class Capacity(Protocol):
 
     def can_help(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int], size: int) -> bool | None:
         """Tell whether `size` slices carry more than the layer's present number."""
+        ...
+
+    def rests_on(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int]) -> str:
+        """Return a sentence on what the answers about a layer rest on; never None, and of no use but to be read."""
         ...
 
 

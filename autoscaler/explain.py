@@ -102,6 +102,9 @@ def _layer(decision: LayerDecision) -> list[str]:
             f"    model      utilization {estimate.utilization:.0%} of {estimate.capacity_per_s:,.0f}/s, "
             f"efficiency {estimate.efficiency:.2f}{serial}"
         )
+        lines.append(f"    rests on   {estimate.rests_on}")
+    elif estimate.rests_on:
+        lines.append(f"    model      says nothing yet: {estimate.rests_on}")
     for proposal in decision.proposals:
         wish = "missing" if proposal.wish is None else f"{proposal.wish:.3g}"
         lines.append(f"    wish       {proposal.trigger}: {wish}, {proposal.reason}")

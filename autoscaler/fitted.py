@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from autoscaler.capacity import CapacityModel, Confidence, observation
-from autoscaler.costs import Coefficients, Load, wakes
+from autoscaler.costs import Interest, Load, prior, wakes
 from autoscaler.decision import Prediction, Sizing
 from autoscaler.signals import Signals
 from autoscaler.speedup import Figures, Speedups, karp_flatt
@@ -29,10 +29,10 @@ GAIN: Final = 0.01
 
 
 class FittedCapacity:
-    """Learns from signals. first: what is expected before; see `costs.prior`. cores: that all slices share, if so."""
+    """Learns from signals. interest: what to expect before, see `costs.prior`. cores: that all slices share, if any."""
 
-    def __init__(self, first: Coefficients | None = None, *, cores: float | None = None) -> None:
-        self.model = CapacityModel(first, cores=cores)
+    def __init__(self, interest: Interest | None = None, *, cores: float | None = None) -> None:
+        self.model = CapacityModel(prior(interest), cores=cores, told=interest is not None)
         self.speedups = Speedups()
         self._notifications: float | None = None
 
@@ -104,6 +104,14 @@ class FittedCapacity:
         now = self.model.capacity(layer, sizes, load)
         then = self.model.capacity(layer, {**sizes, layer: size}, load)
         return then > now * (1 + GAIN)
+
+    def rests_on(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int]) -> str:
+        """Return what the layer's figures at these sizes rest on, as a sentence."""
+        load = self.load(rate, subscriptions)
+        words = self.model.confidence(layer, sizes, load).words
+        if self.model.seen(layer) and not self.knows(layer, sizes, load):
+            return f"{words}; too unsure to size by"
+        return words
 
     def confidence(self, layer: str, rate: float, subscriptions: int, sizes: Mapping[str, int]) -> Confidence:
         """Return what the layer's figures at these sizes rest on."""

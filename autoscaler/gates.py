@@ -45,8 +45,8 @@ def gate(cost: Cost, layer: str, wish: int, scene: Scene, free: int = 0) -> Gate
 def _waste(cost: Cost, layer: str, step: int, scene: Scene) -> tuple[str, str] | None:
     rate, subscriptions = scene.rate, scene.history.last.subscriptions
     if rate is not None and subscriptions is not None and (cost.min_efficiency or cost.min_marginal_speedup):
-        before = scene.capacity.predict(layer, step - 1, rate, subscriptions, scene.sizes)
-        after = scene.capacity.predict(layer, step, rate, subscriptions, scene.sizes)
+        before = scene.capacity.predict(layer, step - 1, rate, subscriptions, scene.planned)
+        after = scene.capacity.predict(layer, step, rate, subscriptions, scene.planned)
         if after is not None and after.efficiency < cost.min_efficiency:
             text = f"efficiency of {step} predicted {after.efficiency:.2f}, min_efficiency {cost.min_efficiency:g}"
             return "efficiency", text

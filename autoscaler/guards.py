@@ -4,7 +4,8 @@ work off what waits meanwhile, and one transition moves no more than the policy 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.policy import Disruption, Guards
@@ -36,10 +37,10 @@ class Effectiveness:
         self.blocked_until_s: dict[str, float] = {}
         """Per layer, unix seconds; survives a restart by way of `Controller.memory`."""
 
-    def begin(self, now_s: float, layer: str, grown: int, scene: Scene) -> None:
-        """A layer is to grow to `grown`; whether it does shows in the sizes."""
+    def begin(self, now_s: float, layer: str, targets: Mapping[str, int], scene: Scene) -> None:
+        """A layer is to grow to its target, others with it; whether it does shows in the sizes."""
         self._trials.pop(layer, None)
-        size = scene.sizes[layer]
+        size, grown = scene.sizes[layer], targets[layer]
         busy, rate = scene.history.busiest(layer).value, scene.rate
         if not self._guards.min_gain or busy is None or not rate or grown <= size:
             return
@@ -48,7 +49,7 @@ class Effectiveness:
         subscriptions = scene.history.last.subscriptions
         if subscriptions is not None:
             now = scene.capacity.predict(layer, size, rate, subscriptions, scene.sizes)
-            then = scene.capacity.predict(layer, grown, rate, subscriptions, {**scene.sizes, layer: grown})
+            then = scene.capacity.predict(layer, grown, rate, subscriptions, {**scene.sizes, **targets})
             if now is not None and then is not None and now.utilization > 0:
                 promised = before * then.utilization / now.utilization
         self._trials[layer] = Trial(now_s, layer, size, grown, before, promised)
@@ -102,7 +103,7 @@ def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int,
         return wish, ""
     waiting = scene.history.backlog(layer).value or 0.0
     for fewer in range(wish, size):
-        after = scene.capacity.predict(layer, fewer, rate, subscriptions, scene.sizes)
+        after = scene.capacity.predict(layer, fewer, rate, subscriptions, scene.planned)
         if after is None:
             return wish, ""
         spare = after.capacity_per_s - rate
@@ -112,34 +113,77 @@ def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int,
     return size, f"{size - 1} could not work off a backlog within {guards.catch_up_s:g} s"
 
 
+class Floor(NamedTuple):
+    """A layer has at least one slice for every `one_per` of another."""
+
+    layer: str
+    of: str
+    one_per: float
+
+    def least(self, sizes: Mapping[str, int]) -> int:
+        """Return how many that are."""
+        return math.ceil(sizes[self.of] / self.one_per - 1e-9)
+
+
 def affordable(
-    disruption: Disruption, placeable: int | None, sizes: Mapping[str, int], targets: Mapping[str, int]
+    disruption: Disruption,
+    placeable: int | None,
+    sizes: Mapping[str, int],
+    targets: Mapping[str, int],
+    floors: Sequence[Floor] = (),
 ) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
     """Return as much of the targets as one transition may do, and per layer cut why: a word and a sentence.
 
-    Layers are served in the order of the targets. placeable: how many slices there is room for, None for no limit.
+    Layers are served in the order of the targets; with each slice come those that it makes needed as others' floor, or
+    it does not come. placeable: how many slices there is room for, None for no limit.
     """
     moving, room = disruption.max_replicas_moving, placeable
-    allowed: dict[str, int] = {}
+    reached = dict(sizes)
     cut: dict[str, tuple[str, str]] = {}
     for layer, target in targets.items():
-        size = sizes[layer]
-        change = abs(target - size)
-        if target > size and room is not None and change > room:
-            change = room
-            cut[layer] = ("placeable", f"there is room for {room} more, {target - size} are wanted")
+        size, before, least = reached[layer], room, target
+        while reached[layer] < target:
+            steps = {layer: 1} | _with(layer, reached, targets, floors)
+            count = sum(steps.values())
+            if room is not None and count > room:
+                cut[layer] = ("placeable", f"there is room for {before} more, {target - size} are wanted")
+                break
+            if count > moving:
+                cut[layer] = ("disruption", f"max_replicas_moving {disruption.max_replicas_moving}")
+                break
+            moving -= count
+            room = None if room is None else room - count
+            for one, by in steps.items():
+                reached[one] += by
         if target < size and layer == MATCHER:
             groups = max(1, int(size * disruption.max_group_share))
-            if change > groups:
-                change = groups
+            if size - target > groups:
+                least = size - groups
                 share = f"max_group_share {disruption.max_group_share:g}"
                 cut[layer] = ("disruption", f"{groups} of {size} matchers at once, {share}")
-        if change > moving:
-            change = moving
-            cut[layer] = ("disruption", f"max_replicas_moving {disruption.max_replicas_moving}")
-        moving -= change
-        if target > size and room is not None:
-            room -= change
-        if change:
-            allowed[layer] = size + change if target > size else size - change
-    return allowed, cut
+        if target < size:
+            if size - least > moving:
+                least = size - moving
+                cut[layer] = ("disruption", f"max_replicas_moving {disruption.max_replicas_moving}")
+            moving -= size - least
+            reached[layer] = least
+    for floor in floors:
+        least = min(floor.least(reached), sizes[floor.layer])
+        if reached[floor.layer] < least:
+            reached[floor.layer] = least
+            cut[floor.layer] = ("together", f"one for every {floor.one_per:g} of {reached[floor.of]} {floor.of}s")
+    return {layer: reached[layer] for layer in targets if reached[layer] != sizes[layer]}, cut
+
+
+def _with(
+    layer: str, reached: Mapping[str, int], targets: Mapping[str, int], floors: Sequence[Floor]
+) -> dict[str, int]:
+    """Return the slices that one more of a layer makes needed as others' floor, as far as they are wanted."""
+    then = {**reached, layer: reached[layer] + 1}
+    found = {}
+    for floor in floors:
+        if floor.of == layer:
+            wanted = min(floor.least(then), targets.get(floor.layer, 0))
+            if wanted > reached[floor.layer]:
+                found[floor.layer] = wanted - reached[floor.layer]
+    return found

@@ -20,6 +20,10 @@ FRESH: Final = 2
 """Of so many newest intervals one must have brought a value."""
 
 
+STEADY: Final = 30
+"""Look-back periods that tell what is steady from noise."""
+
+
 class Seen(NamedTuple):
     """A value of a layer over the look-back period. value: None if no slice was heard of. whole: every one was."""
 
@@ -40,6 +44,7 @@ class History:
 
     def __init__(self, look_back_s: float, keep_s: float) -> None:
         self._look_back_s = look_back_s
+        self._steady: dict[tuple[str, int], tuple[float, float]] = {}  # seconds that count, mean useful share
         self._keep_s = max(keep_s, look_back_s)
         self._all: deque[Interval] = deque()
 
@@ -51,6 +56,11 @@ class History:
         slices: dict[str, dict[int, SliceSignals]] = {}
         for one in signals.slices:
             slices.setdefault(one.layer, {})[one.slot] = one
+            if one.useful_share is not None:
+                seconds, mean = self._steady.get((one.layer, one.slot), (0.0, 0.0))
+                seconds = min(seconds + signals.interval_s, STEADY * self._look_back_s)
+                mean += (one.useful_share - mean) * min(1.0, signals.interval_s / seconds)
+                self._steady[one.layer, one.slot] = seconds, mean
         self._all.append(Interval(now_s, signals, slices))
         while self._all[0].at_s <= now_s - self._keep_s:
             self._all.popleft()
@@ -58,6 +68,7 @@ class History:
     def clear(self) -> None:
         """Forget everything: the slices are others now."""
         self._all.clear()
+        self._steady.clear()
 
     @property
     def last(self) -> Signals:
@@ -76,6 +87,13 @@ class History:
         """Return the useful share of the busiest slice, each averaged over the look-back period."""
         means, whole = self._means(layer, lambda one: one.useful_share)
         return Seen(max(means, default=None), whole)
+
+    def steady(self, layer: str) -> float | None:
+        """Return the useful share of the busiest slice, each averaged over STEADY look-back periods, the newest the
+        most, or over all since the sizes settled if that is less; None if no slice was heard of.
+        """
+        means = [self._steady[layer, slot][1] for slot in self._slots(layer) if (layer, slot) in self._steady]
+        return max(means, default=None)
 
     def backlog(self, layer: str, metric: str = "lane_backlog") -> Seen:
         """Return what waits for the whole layer, averaged over the look-back period; messages or bytes."""

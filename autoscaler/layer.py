@@ -8,8 +8,8 @@ from autoscaler.decision import LayerDecision, Proposal, Stage
 from autoscaler.gates import gate
 from autoscaler.guards import caught_up
 from autoscaler.policy import Connections, LayerPolicy, MemoryUse, Ratio, ScalingPolicy, Slo, Utilization
-from autoscaler.rates import Delay, Rates, Stabilization
-from autoscaler.triggers import Scene, propose
+from autoscaler.rates import Delay, Peaks, Rates, Stabilization
+from autoscaler.triggers import Scene, busy_in, propose
 
 FLOORS = (Connections, MemoryUse, Ratio)
 """Triggers that are not about load."""
@@ -22,20 +22,23 @@ MISSING = "no trigger has its signals; never fewer while signals are missing"
 class LayerMachine:
     """What a layer's decisions remember: its windows, delays, rates, and how often its signals were missing."""
 
-    def __init__(self, layer: str, policy: LayerPolicy, whole: ScalingPolicy) -> None:
+    def __init__(self, layer: str, policy: LayerPolicy, whole: ScalingPolicy, peaks: Peaks) -> None:
         self._layer = layer
         self._policy = policy
         self._whole = whole
-        self._stabilization = Stabilization(policy)
+        self._stabilization = Stabilization(policy, peaks)
         self._delay = Delay(policy)
         self._rates = Rates(policy)
         self._misses = 0
-        self.ratios = [trigger.of for trigger in policy.triggers if isinstance(trigger, Ratio)]
+        self.ratios = [trigger for trigger in policy.triggers if isinstance(trigger, Ratio)]
+        self.wished = 0
+        """What the last decision was on the way to: the wish before windows, delays and rates, within the limits."""
 
-    def changed(self, now_s: float, by: int) -> None:
-        """The layer's size has changed by so many, whoever asked for it."""
+    def changed(self, now_s: float, size: int, by: int) -> None:
+        """The layer's size has become `size`, by so many more, whoever asked for it."""
         if by:
             self._rates.changed(now_s, by)
+            self._stabilization.changed(now_s, size, by)
             self._delay.reset()
 
     def decide(
@@ -75,15 +78,14 @@ class LayerMachine:
         self._gate(way, scene, floor, slo, against)
         self._tolerate(way, floor)
         self._factor(way)
+        self.wished = min(max(way.whole, policy.min_replicas), policy.max_replicas)
         wish = self._stabilization.apply(now_s, size, way.whole)
-        up, down = policy.behavior.scale_up, policy.behavior.scale_down
-        way.step(
-            "stabilisation", wish, f"window {up.stabilization_window_s:g} s up, {down.stabilization_window_s:g} s down"
-        )
+        way.step("stabilisation", wish, self._windows())
         wish, left_s = self._delay.apply(now_s, size, way.whole)
         way.step("delay", wish, f"{left_s:.0f} s more in this direction" if left_s else "held long enough")
         wish = self._rates.apply(now_s, size, way.whole)
         way.step("rate", wish, "changes within the periods of behavior")
+        self._together(way, scene, against)
         wish = min(max(way.whole, policy.min_replicas), policy.max_replicas)
         reason = f"min_replicas {policy.min_replicas}, max_replicas {policy.max_replicas}"
         if held and wish < size:
@@ -101,6 +103,13 @@ class LayerMachine:
             why_not_more=more,
             why_not_less=less,
         )
+
+    def _windows(self) -> str:
+        one = self._stabilization
+        text = f"window {one.up_s:g} s up, {one.down_s:.4g} s down"
+        if not one.peaks.interval_s:
+            return text
+        return f"{text}, as peaks recur: what was given up was needed again {one.peaks.interval_s:.0f} s later"
 
     # The stages --------------------------------------------------------------------------------------------------
 
@@ -133,7 +142,13 @@ class LayerMachine:
             reason = f"{ahead:,.0f} publications a second ahead, {rate:,.0f} now"
             sizing = scene.sizing(self._layer, ahead, utilization.target, self._policy.max_replicas)
             busy = scene.history.busiest(self._layer).value
-            if sizing is not None:
+            use = None
+            if busy is not None and rate > 0:
+                use = busy_in(utilization, self._layer, self._policy, scene, busy, ahead / rate)
+            if use is not None and (use.inside or use.share < use.low):
+                # As for the trigger: to size to the target on any rise would give up what the band is for.
+                reason = f"{reason}: not above {use.high:.0%} of the busiest {self._layer} even then"
+            elif sizing is not None:
                 wish = max(wish, float(sizing.best if sizing.size is None else sizing.size))
             elif busy is not None and rate > 0:
                 wish = max(wish, way.size * busy * ahead / rate / utilization.target)
@@ -174,6 +189,33 @@ class LayerMachine:
             way.step("tolerance", max(float(way.size), float(_up(floor))), reason)
         else:
             way.step("tolerance", way.wish, reason)
+
+    def _together(self, way: _Way, scene: Scene, against: tuple[str, str] | None) -> None:
+        """Have what others' growth makes needed come with it, and nothing shrink before what it waits for does.
+
+        What others' growth makes needed has no windows and delays of its own to wait for: theirs are over.
+        """
+        if scene.planned == scene.sizes:
+            return
+        then = scene.next
+        need, reason = self._needed(then, against)
+        whole = _up(need)
+        if whole > max(way.whole, way.size) and need > self._needed(scene.alone, against)[0] + HAIR:
+            gated = gate(self._whole.cost, self._layer, whole, then, free=whole)
+            way.step("together", float(max(gated.size, way.whole)), gated.reason or f"with the others: {reason}")
+        elif way.whole < min(whole, way.size):
+            way.step("together", float(min(whole, way.size)), f"not before the others: {reason}")
+
+    def _needed(self, scene: Scene, against: tuple[str, str] | None) -> tuple[float, str]:
+        """Return what the triggers that depend on others' sizes wish, and why."""
+        kinds = (Ratio,) if against is not None else (Ratio, Utilization)
+        found = [
+            propose(trigger, self._layer, self._policy, scene)
+            for trigger in self._policy.triggers
+            if isinstance(trigger, kinds)
+        ]
+        best = _best(tuple(found))
+        return (0.0, "") if best is None or best.wish is None else (best.wish, f"{best.trigger}: {best.reason}")
 
     def _factor(self, way: _Way) -> None:
         goal, size = _up(way.wish), way.size

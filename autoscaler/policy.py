@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from autoscaler.costs import Interest
 from cluster.config import Settings
 
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -280,6 +281,23 @@ class TransitionPolicy(Settings, frozen=True):
     strategy: Literal["waves", "all_at_once", "stop_swap"] | None = None
 
 
+class CapacityPolicy(Settings, frozen=True):
+    """What the capacity model expects before anything is measured, and shares out by what measurements leave open.
+
+    interest: the summary that `kittiwake analyse interest` writes: a file, relative to the policy's own, or its values.
+              What was read of a file takes its place (`load_policy`), so that a policy goes to another node as a whole.
+              None: the figures of the machine that the README was measured on.
+    """
+
+    interest: str | Interest | None = None
+
+    @property
+    def known(self) -> Interest | None:
+        """The summary, once it was read; None if there is none."""
+        assert not isinstance(self.interest, str), "load_policy has read it"
+        return self.interest
+
+
 class Disruption(Settings, frozen=True):
     """max_replicas_moving: slices that one transition may start and stop, over all layers.
     max_group_share: share of the key groups that it may move by shrinking the matchers; at least one step is allowed.
@@ -295,6 +313,9 @@ class Guards(Settings, frozen=True):
     block_s:          ... and growth of that layer is blocked for so long. min_gain 0: never.
     catch_up_s:       a shrink is refused if what then waits could not be worked off in this time. 0: not asked.
     require_placeable: a growth waits, and says so, while no node has room.
+    hold_peaks_s:     a layer that had to take a shrink back within this time has peaks that recur; from then on it
+                      shrinks only when for 1.5 times the interval between them, at most this time, none has come.
+                      0: never; it follows each of them.
     excluded_periods: `Sat 02:00-04:00`, `Mon-Fri 07:00-09:30` or `22:00-06:00`, in the policy's timezone: no change,
                       other than what an SLO that burns asks for.
     """
@@ -304,6 +325,7 @@ class Guards(Settings, frozen=True):
     block_s: SecondsOrNone = 900
     catch_up_s: SecondsOrNone = 30
     require_placeable: bool = True
+    hold_peaks_s: SecondsOrNone = 3600
     excluded_periods: tuple[str, ...] = ()
     disruption_budget: Disruption = Disruption()
 
@@ -356,5 +378,6 @@ class ScalingPolicy(Settings, frozen=True):
     cost: Cost = Cost()
     forecast: ForecastPolicy = ForecastPolicy()
     transition: TransitionPolicy = TransitionPolicy()
+    capacity: CapacityPolicy = CapacityPolicy()
     guards: Guards = Guards()
     fallback: Fallback = Fallback()

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from autoscaler.policy import ScalingPolicy
+from autoscaler.costs import Interest, read_interest
+from autoscaler.policy import CapacityPolicy, ScalingPolicy
 from autoscaler.policy_check import contradictions
 from autoscaler.yaml_lines import Lines, Path
 from cluster.errors import ConfigError
@@ -63,11 +64,26 @@ def load_policy(path: str | FilePath) -> ScalingPolicy:
         text = FilePath(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    return policy_of(text, str(path))
+    return policy_of(text, str(path), FilePath(path).parent)
 
 
-def policy_of(text: bytes, source: str = "the policy") -> ScalingPolicy:
-    """Return the policy of a YAML text. Raises as `load_policy`."""
+def load_interest(path: str | FilePath) -> Interest:
+    """Read a summary of interest. Raises: ConfigError, which names the file and what is wrong."""
+    try:
+        document = FilePath(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return read_interest(document)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def policy_of(text: bytes, source: str = "the policy", folder: FilePath = FilePath()) -> ScalingPolicy:
+    """Return the policy of a YAML text; what it names another file for is read, relative to `folder`, and in its place.
+
+    Raises as `load_policy`.
+    """
     document = Lines(text, source)
     _durations(document.value)
     unknown = list(_unknown(document.value, inspect.type_info(ScalingPolicy), ()))
@@ -78,9 +94,17 @@ def policy_of(text: bytes, source: str = "the policy") -> ScalingPolicy:
     except msgspec.ValidationError as error:
         _fail(document, [_explained(error)])
     found = list(contradictions(policy))
+    interest = policy.capacity.interest
+    try:
+        if isinstance(interest, str):
+            interest = load_interest(folder / FilePath(interest).expanduser())
+        elif interest is not None:
+            interest.check()
+    except ConfigError as error:
+        found.append((("capacity", "interest"), str(error)))
     if found:
         _fail(document, found)
-    return policy
+    return msgspec.structs.replace(policy, capacity=CapacityPolicy(interest))
 
 
 def json_schema() -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Stabilisation and rates are those of the Kubernetes HorizontalPodAutoscaler, the delays those of Ray Serve:
 
-    stabilisation  growing takes the lowest wish of its window, shrinking the highest of its own
+    stabilisation  growing takes the lowest wish of its window, shrinking the highest of its own, which becomes longer
+                   for peaks that recur
     delay          the decision must point in one direction for so long without a break; any other begins anew
     rate           no more than so much change within each period, counted from the sizes that were there
 
@@ -13,28 +14,103 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Final
 
 from autoscaler.policy import LayerPolicy, Scaling
 
+HOLD: Final = 1.5
+"""A size is held for so many intervals between two peaks: one may come later than the others."""
+
+
+class Peaks:
+    """How far apart the peaks are for which layers had to grow again; of the load, and so of all layers together.
+
+    A shrink that had to be taken back within hold_s was a mistake: peaks recur at longer intervals than the policy's
+    own window of shrinking. From then on that window is HOLD times the interval, at most hold_s, so that sizes are held
+    from one peak to the next. It is the policy's own again when for hold_s the longer one has made no difference.
+    """
+
+    def __init__(self, hold_s: float) -> None:
+        self.hold_s = hold_s
+        self.interval_s = 0.0
+        """Between two peaks; 0 while none are known to recur."""
+        self._mattered_s = 0.0
+
+    @property
+    def window_s(self) -> float:
+        """The window of shrinking that reaches from one peak to the next; 0 if none recur."""
+        return min(HOLD * self.interval_s, self.hold_s)
+
+    def taken_back(self, now_s: float, interval_s: float) -> None:
+        """A size that had been given up by shrinking has come back, so long after it was last wished for."""
+        if interval_s <= self.hold_s:
+            self.interval_s = max(self.interval_s, interval_s)
+            self._mattered_s = now_s
+
+    def matters(self, now_s: float, layer_held: bool) -> None:
+        """Tell that the longer window has held a layer or has not."""
+        if layer_held:
+            self._mattered_s = max(self._mattered_s, now_s)
+        elif now_s - self._mattered_s > self.hold_s:
+            self.interval_s = 0.0
+
 
 class Stabilization:
-    """The wishes of the last while, in whole replicas."""
+    """The wishes of a layer over the last while, in whole replicas."""
 
-    def __init__(self, policy: LayerPolicy) -> None:
-        self._up_s = policy.behavior.scale_up.stabilization_window_s
+    def __init__(self, policy: LayerPolicy, peaks: Peaks | None = None) -> None:
+        self.peaks = Peaks(0.0) if peaks is None else peaks
+        self.up_s = policy.behavior.scale_up.stabilization_window_s
         self._down_s = policy.behavior.scale_down.stabilization_window_s
-        self._wishes: deque[tuple[float, int]] = deque()
+        self._lows: deque[tuple[float, int]] = deque()
+        self._highs: deque[tuple[float, int]] = deque()
+        """Of all wishes those that no later one is below (above): enough for the extreme of any window until now."""
+        self._needed_s: dict[int, float] = {}
+        """Of each size that was given up by shrinking, when it was last wished for; not those that never were."""
+        self._begun: tuple[float, int] | None = None
+        """When it began, and with what size, which counts as a wish for the windows."""
+
+    @property
+    def down_s(self) -> float:
+        """The window of shrinking, as it is now."""
+        return max(self._down_s, self.peaks.window_s)
 
     def apply(self, now_s: float, size: int, wish: int) -> int:
         """Remember the wish; return what is left of it."""
-        if not self._wishes:
-            self._wishes.append((now_s, size))
-        self._wishes.append((now_s, wish))
-        while self._wishes[0][0] <= now_s - max(self._up_s, self._down_s) and len(self._wishes) > 1:
-            self._wishes.popleft()
-        lowest = min([wish, *(old for at, old in self._wishes if at > now_s - self._up_s)])
-        highest = max([wish, *(old for at, old in self._wishes if at > now_s - self._down_s)])
+        if self._begun is None:
+            self._begun = (now_s, size)
+        self._remember(now_s, wish)
+        lowest = min([wish, *(old for at, old in (self._begun, *self._lows) if at > now_s - self.up_s)])
+        highest = self._highest(now_s, wish, self.down_s)
+        own = self._highest(now_s, wish, self._down_s)
+        self.peaks.matters(now_s, min(size, highest) > min(size, own))
         return min(max(size, lowest), highest)
+
+    def changed(self, now_s: float, size: int, by: int) -> None:
+        """The size has become `size`, by so many more, whoever asked for it."""
+        for level in range(size + 1, size - by + 1):  # given up
+            wished = [at for at, wish in self._highs if wish >= level]
+            if wished:
+                self._needed_s[level] = max(wished)
+        for level in range(size - by + 1, size + 1):  # taken, perhaps back
+            if level in self._needed_s:
+                self.peaks.taken_back(now_s, now_s - self._needed_s.pop(level))
+
+    def _remember(self, now_s: float, wish: int) -> None:
+        while self._lows and self._lows[-1][1] >= wish:
+            self._lows.pop()
+        while self._highs and self._highs[-1][1] <= wish:
+            self._highs.pop()
+        self._lows.append((now_s, wish))
+        self._highs.append((now_s, wish))
+        while self._lows[0][0] <= now_s - self.up_s and len(self._lows) > 1:
+            self._lows.popleft()
+        while self._highs[0][0] <= now_s - max(self._down_s, self.peaks.hold_s) and len(self._highs) > 1:
+            self._highs.popleft()
+
+    def _highest(self, now_s: float, wish: int, window_s: float) -> int:
+        assert self._begun is not None, "asked for while applying"
+        return max([wish, *(old for at, old in (self._begun, *self._highs) if at > now_s - window_s)])
 
 
 class Delay:

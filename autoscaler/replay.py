@@ -176,7 +176,7 @@ def replay(
     yardstick: whose objectives and prices it is judged by. advance: called after each interval.
     """
     forecast: Forecast = PolicyForecast(policy.forecast, policy.timezone, policy.look_back_period_s)
-    controller = Controller(Decider(policy, FittedCapacity(), forecast))
+    controller = Controller(Decider(policy, FittedCapacity(policy.capacity.known), forecast))
     controller.set_mode("auto")
     controller.resume()
     run = Run(policy.metadata.name, Scorecard(yardstick), Trace(policy.metadata.name))

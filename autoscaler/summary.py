@@ -22,6 +22,12 @@ def summary(policy: ScalingPolicy) -> str:
             continue
         triggers = "; ".join(map(_trigger, one.triggers))
         lines.append(f"  {layer}: {one.min_replicas} to {one.max_replicas}, by {triggers}")
+    interest = policy.capacity.known
+    if interest is not None:
+        lines.append(
+            f"  capacity: a prior of {interest.publications_per_second:,.0f} publications/s, "
+            f"{interest.subscriptions:,.0f} subscriptions, {interest.matches_per_publication:,.2f} matches each"
+        )
     return "\n".join(lines)
 
 

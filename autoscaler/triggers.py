@@ -7,7 +7,8 @@ otherwise (`partial`). The largest proposal wins, whoever made it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from autoscaler.burn import Level
 from autoscaler.decision import Capacity, Proposal, Sizing
@@ -35,13 +36,51 @@ BUSY = 0.5
 
 @dataclass
 class Scene:
-    """What triggers look at. sizes: now. decided: of the layers that this evaluation has done with."""
+    """What triggers look at.
+
+    sizes: now. decided: of the layers that this evaluation has done with. wished: theirs before windows, delays and
+    rates; what they are on the way to.
+    """
 
     history: History
     levels: Mapping[str, Level]
     capacity: Capacity
     sizes: Mapping[str, int]
     decided: dict[str, int] = field(default_factory=dict)
+    wished: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def planned(self) -> dict[str, int]:
+        """The sizes that a layer is sized for: of one that grows now what it grows to, and of one that is on the way to
+        shrink what it shrinks to, so that the windows and delays of those that depend on it run beside its own.
+        """
+        planned = {}
+        for layer, size in self.sizes.items():
+            decided = self.decided.get(layer, size)
+            planned[layer] = decided if decided != size else min(self.wished.get(layer, size), size)
+        return planned
+
+    @property
+    def next(self) -> Scene:
+        """The same, seen from after this transition: who only is on the way to shrink is as large as now."""
+        return replace(self, wished=dict(self.decided))
+
+    @property
+    def alone(self) -> Scene:
+        """The same as if no other layer changed."""
+        return replace(self, wished={}, decided={})
+
+    def then(self, layer: str, busy: float) -> float:
+        """Return how busy a layer that is so busy now will be at the planned sizes of the others, as it is itself."""
+        planned, rate, subscriptions = self.planned, self.rate, self.history.last.subscriptions
+        if rate is None or subscriptions is None or all(planned[one] == self.sizes[one] for one in planned):
+            return busy
+        size = self.sizes[layer]
+        now = self.capacity.predict(layer, size, rate, subscriptions, self.sizes)
+        then = self.capacity.predict(layer, size, rate, subscriptions, {**planned, layer: size})
+        if now is None or then is None or now.utilization <= 0:
+            return busy
+        return busy * then.utilization / now.utilization
 
     @property
     def rate(self) -> float | None:
@@ -53,14 +92,14 @@ class Scene:
         subscriptions = self.history.last.subscriptions
         if subscriptions is None:
             return None
-        return self.capacity.best_size(layer, rate, subscriptions, self.sizes, utilization, limit)
+        return self.capacity.best_size(layer, rate, subscriptions, self.planned, utilization, limit)
 
     def can_help(self, layer: str, size: int) -> bool | None:
         """Return whether so many slices carry more than those that are there."""
         rate, subscriptions = self.rate, self.history.last.subscriptions
         if rate is None or subscriptions is None:
             return None
-        return self.capacity.can_help(layer, rate, subscriptions, self.sizes, size)
+        return self.capacity.can_help(layer, rate, subscriptions, self.planned, size)
 
     def overloaded(self, layer: str) -> bool | None:
         """Tell whether a layer is busy all the time and more waits than comes in WAITING_S.
@@ -97,7 +136,7 @@ def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> 
             there = scene.history.sum_of(layer, lambda one: one.connections)
             return _shared("connections", there, trigger.target_per_replica, size, "connections")
         case Ratio():
-            others = max(scene.sizes[trigger.of], scene.decided.get(trigger.of, 0))
+            others = scene.planned[trigger.of]
             wish = others / trigger.one_per
             reason = f"one for every {trigger.one_per:g} of {others} {trigger.of}s"
             return Proposal(trigger="ratio", wish=wish, reason=reason)
@@ -131,12 +170,17 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
     if busy is None:
         return _missing("utilization", "useful_share")
     target = trigger.target
-    low = target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
-    high = target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
     reason = f"busiest {layer} {_percent(busy)}, target {_percent(target)}"
-    if low <= busy <= high:
-        band = f"within {_percent(low)} to {_percent(high)}"
-        return _partial("utilization", float(size), size, f"{reason}: {band}", whole)
+    use = busy_in(trigger, layer, policy, scene, busy)
+    if _percent(use.share) != _percent(busy):
+        beside = f"{_percent(use.share)} beside {_others(scene)}"
+        reason = f"busiest {layer} {_percent(busy)}, {beside}, target {_percent(target)}"
+    if use.inside:
+        reason = f"{reason}: within {_percent(use.low)} to {_percent(use.high)}"
+        if not use.low <= use.share <= use.high:
+            reason = f"{reason} in the long run, {_percent(use.long_run)}"
+        return _partial("utilization", float(size), size, reason, whole)
+    busy, high = use.share, use.high
     wish = size * busy / target
     rate = scene.rate
     sizing = None if rate is None else scene.sizing(layer, rate, target, max(policy.max_replicas, size))
@@ -153,6 +197,41 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
     # The model and what is seen may disagree on the direction; then nothing is done until they agree.
     wish = max(wish, float(size)) if busy > high else min(wish, float(size))
     return _partial("utilization", wish, size, reason, whole)
+
+
+class Use(NamedTuple):
+    """How busy a layer's busiest slice is (0 to 1) and whether that is inside of the band low to high.
+
+    share: over the look-back period. long_run: over many of them.
+    """
+
+    share: float
+    long_run: float
+    low: float
+    high: float
+    inside: bool
+
+
+def busy_in(
+    trigger: Utilization, layer: str, policy: LayerPolicy, scene: Scene, busy: float, times: float = 1.0
+) -> Use:
+    """Return how busy the layer, so busy now, is at the planned sizes of the others and `times` the rate.
+
+    Near an edge of the band, within the tolerance, noise crosses it now and then; what counts there is the long run.
+    """
+    low = trigger.target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
+    high = trigger.target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
+    share = scene.then(layer, busy) * times
+    steady = scene.history.steady(layer)
+    long_run = share if steady is None or not busy else steady * share / busy
+    near = low * (1 - policy.tolerance.down) <= share <= high * (1 + policy.tolerance.up)
+    return Use(share, long_run, low, high, low <= share <= high or (near and low <= long_run <= high))
+
+
+def _others(scene: Scene) -> str:
+    """Name the layers that will have other sizes."""
+    planned = scene.planned
+    return ", ".join(f"{planned[layer]} {layer}s" for layer in LAYERS if planned[layer] != scene.sizes[layer])
 
 
 def _slo(trigger: Slo, layer: str, size: int, scene: Scene) -> Proposal:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from actors.commands.options import json_option
-from cluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from autoscaler.capacity import CapacityModel
@@ -48,18 +46,11 @@ def plan(
     kittiwake autoscaler plan --rate 20000 --subscriptions 1000000 --notifications 5
     kittiwake autoscaler plan --interest interest.json --policy configs/autoscaler.yaml --on signals/
     """
-    from autoscaler.costs import Load, prior, read_interest
+    from autoscaler.costs import Load
     from autoscaler.fitted import FittedCapacity
-    from autoscaler.policy_file import load_policy
+    from autoscaler.policy_file import load_interest, load_policy
 
-    summary = None
-    if interest is not None:
-        try:
-            summary = read_interest(Path(interest).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{interest} cannot be read: {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"{interest}: {error}") from error
+    summary = None if interest is None else load_interest(interest)
     given = summary.load if summary is not None else None
     if rate is None and given is None:
         raise click.UsageError("what is to be carried? give --interest or --rate")
@@ -70,7 +61,7 @@ def plan(
     )
     if not load.publications_per_s:
         raise click.UsageError(f"{interest} speaks of no publications; give --rate")
-    capacity = FittedCapacity(prior(summary))
+    capacity = FittedCapacity(summary)
     if recording is not None:
         from actors.recording import Recording
 

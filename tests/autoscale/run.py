@@ -10,7 +10,7 @@ from autoscaler.controller import Controller
 from autoscaler.decider import Decider
 from autoscaler.fitted import FittedCapacity
 from autoscaler.forecast import PolicyForecast
-from autoscaler.policy import ScalingPolicy, Utilization
+from autoscaler.policy import Ratio, ScalingPolicy, Utilization
 from autoscaler.scorecard import Scorecard
 from autoscaler.signals import LAYERS, Signals, share_above
 from cluster.messages import EXIT_POINT, MATCHER
@@ -109,6 +109,13 @@ def _wrong(targets: dict[str, int], sizes: dict[str, int], policy: ScalingPolicy
             yield f"{layer} {target}, allowed is {one.min_replicas} to {one.max_replicas}"
         if target < sizes[layer] and all(part.useful_share is None for part in signals.of(layer)):
             yield f"{layer} {sizes[layer]} to {target}, and nothing was heard of it"
+    then = {**sizes, **targets}
+    for layer in LAYERS:
+        one = policy.layers.of(layer)
+        for ratio in () if one is None else (trigger for trigger in one.triggers if isinstance(trigger, Ratio)):
+            floor = min(math.ceil(then[ratio.of] / ratio.one_per), one.max_replicas)
+            if then[layer] < floor and then[ratio.of] > sizes[ratio.of]:
+                yield f"{then[layer]} {layer}s beside {then[ratio.of]} {ratio.of}s, the floor is {floor}"
     grown = sum(max(0, target - sizes[layer]) for layer, target in targets.items())
     if signals.placeable is not None and grown > signals.placeable:
         yield f"{grown} more, and there is room for {signals.placeable}"

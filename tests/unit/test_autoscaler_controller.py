@@ -205,6 +205,7 @@ policy city-air, auto; connection_point 1, access_point 1, matcher 2, exit_point
   seen: 1,600 publications/s, delay 49.8 ms (budget left 80%), 0.08 -> 0.16 EUR/h
   matcher 2 -> 4
     model      utilization 84% of 1,900/s, efficiency 0.95
+    rests on   430 observations at 2 sizes, this one among them; off by about 4%
     wish       utilization: 3.13, busiest matcher 94%, target 60%; model: 3 would be 59% busy
     wish       slo delay: 0, no budget burns too fast
     wish       queue: 0.24, 240 lane_backlog, 1,000 a replica
@@ -212,6 +213,7 @@ policy city-air, auto; connection_point 1, access_point 1, matcher 2, exit_point
     passed     forecast, gates, tolerance, factor, stabilisation, delay, rate, limits
     why not less: utilization asks for it: busiest matcher 94%, target 60%; model: 3 would be 59% busy
   exit_point 1 stays
+    model      says nothing yet: 3 observations at 1 size, this one among them; off by about 80%; too unsure to size by
     wish       ratio: 1, one for every 4 of 4 matchers
     triggers   1: the largest wish is of ratio
     passed     forecast, gates, tolerance, factor, stabilisation, delay, rate, limits

@@ -112,6 +112,32 @@ def test_a_forecast_only_raises() -> None:
     assert targets(decider(policy(), Knowing(100, 200, 600), Foreseeing(200.0)), (0, known)) == {"matcher": 3}
 
 
+def test_a_forecast_that_stays_within_the_band_raises_nothing() -> None:
+    """What steady noise is now and then taken for, a trend of a few percent, is no reason to size to the target."""
+    section = layer({"type": "utilization", "target": 0.5, "min": 0.3, "max": 0.7})
+    row = seen({"matcher": 2}, busy={"matcher": 0.6}, publications_per_s=100.0)
+    made = policy(layers={"matcher": section})
+    decision = decider(made, forecast=Foreseeing(115.0)).decide(0, row)
+    assert decision.targets == {}
+    reason = next(stage.reason for stage in only(decision).stages if stage.name == "forecast")
+    assert reason == "115 publications a second ahead, 100 now: not above 70% of the busiest matcher even then"
+    assert targets(decider(made, forecast=Foreseeing(120.0)), (0, row)) == {"matcher": 3}
+
+
+def test_a_size_that_is_held_for_peaks_that_recur_is_said_to_be() -> None:
+    made = decider(policy(guards={"warmup_s": 0, "hold_peaks_s": 100, "min_gain": 0}))
+    size, sizes = 1, []
+    for at in range(60):
+        decision = made.decide(at, seen({"matcher": size}, busy={"matcher": (0.9 if at % 20 == 0 else 0.2) / size}))
+        size = decision.targets.get("matcher", size)
+        sizes.append(size)
+    assert sizes[:21] == [2, *[1] * 19, 2]
+    assert set(sizes[20:]) == {2}, "held from then on"
+    text = "stabilisation: window 0 s up, 31.5 s down, as peaks recur: what was given up was needed again 21 s later"
+    assert only(decision).why_not_less == text
+    assert stages(decision)["stabilisation"] == (2, "stabilisation")
+
+
 def test_a_schedule_is_a_floor() -> None:
     row = seen({"matcher": 2}, busy={"matcher": 0.5})
     decision = decider(policy(), forecast=Foreseeing(None, matcher=4)).decide(0, row)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from autoscaler.policy import LayerPolicy
-from autoscaler.rates import Delay, Rates, Stabilization
+from autoscaler.rates import Delay, Peaks, Rates, Stabilization
 
 NO_LIMIT: dict[str, Any] = {"policies": []}
 
@@ -101,3 +101,68 @@ def test_a_percentage_rounds_as_the_horizontal_pod_autoscaler_does(size: int, do
     percent = {"policies": [{"type": "percent", "value": 10, "period_s": 60}]}
     one = Rates(made(percent, percent))
     assert (one.apply(0, size, 99), one.apply(0, size, 1)) == (size + 1, down)
+
+
+# Peaks that recur ----------------------------------------------------------------------------------------------------
+
+
+def followed(peaks: Peaks, wishes: list[tuple[float, int]], size: int) -> list[tuple[float, int]]:
+    """Do at once what comes out; return the changes."""
+    one = Stabilization(made(down={"stabilization_window_s": 100}), peaks)
+    changes = []
+    for at, wish in wishes:
+        found = one.apply(at, size, wish)
+        if found != size:
+            one.changed(at, found, found - size)
+            changes.append((at, found))
+            size = found
+    return changes
+
+
+def spikes(until: int, every: int = 600) -> list[tuple[float, int]]:
+    """A wish for 5 in the first 20 s of each ten minutes, else for 2; each ten seconds."""
+    return [(float(at), 5 if at % every < 20 else 2) for at in range(0, until, 10)]
+
+
+def test_a_size_that_had_to_be_taken_back_is_held_from_peak_to_peak() -> None:
+    peaks = Peaks(3600)
+    assert followed(peaks, spikes(7200), 2) == [(0, 5), (110, 2), (600, 5)]
+    assert peaks.interval_s == 590
+    assert peaks.window_s == 885
+
+
+def test_when_no_more_peaks_come_it_shrinks_and_in_the_end_forgets() -> None:
+    calm = [(float(at), 2) for at in range(3600, 12_000, 10)]
+    peaks = Peaks(3600)
+    assert followed(peaks, spikes(3600) + calm, 2)[-1] == (3010 + 890, 2)
+    assert peaks.interval_s == 0
+
+
+def test_peaks_farther_apart_than_is_held_are_followed() -> None:
+    peaks = Peaks(300)
+    assert len(followed(peaks, spikes(7200), 2)) == 24
+    assert peaks.interval_s == 0
+    assert len(followed(Peaks(0), spikes(7200), 2)) == 24
+
+
+def test_what_one_layer_learned_of_the_load_holds_for_all() -> None:
+    peaks = Peaks(3600)
+    followed(peaks, spikes(1200), 2)
+    assert followed(peaks, [(at + 1200, wish) for at, wish in spikes(3600)], 2) == [(1200, 5)]
+
+
+def test_growth_beyond_what_there_was_takes_nothing_back() -> None:
+    peaks = Peaks(3600)
+    one = Stabilization(made(), peaks)
+    one.apply(0, 2, 2)
+    one.changed(10, 4, 2)
+    one.changed(20, 9, 5)
+    assert peaks.interval_s == 0
+
+
+def test_a_size_that_was_only_there_was_not_needed() -> None:
+    """A cluster that begins large and idle shrinks; growing again later is no peak that recurs."""
+    peaks = Peaks(3600)
+    idle = [(float(at), 2) for at in range(0, 600, 10)]
+    assert followed(peaks, [*idle, (600, 5)], 5) == [(100, 2), (600, 5)]
+    assert peaks.interval_s == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -161,7 +162,7 @@ def test_memory_connections_and_ratio_are_sums_and_floors() -> None:
     ratio = {"type": "ratio", "of": "matcher", "one_per": 4}
     assert proposal(ratio, seen({"matcher": 5}), of="exit_point").wish == 1.25
     assert proposal(ratio, seen({"matcher": 5}), of="exit_point", decided={"matcher": 9}).wish == 2.25
-    assert proposal(ratio, seen({"matcher": 9}), of="exit_point", decided={"matcher": 5}).wish == 2.25
+    assert proposal(ratio, seen({"matcher": 9}), of="exit_point", decided={"matcher": 5}).wish == 1.25
 
 
 SPLIT = {"type": "split_merge", "split_above_ms": 4, "merge_below_ms": 1, "window_n": 300, "min_window_s": 2}
@@ -204,3 +205,43 @@ def test_match_times_that_are_missing_never_merge() -> None:
     assert proposal(SPLIT, *[matching(None, None)] * 3).wish is None
     found = proposal(SPLIT, *[matching(idle, None)] * 3)
     assert (found.wish, found.partial) == (2, True)
+
+
+BAND = {"type": "utilization", "target": 0.6, "min": 0.4, "max": 0.75}
+
+
+def near(*shares: float) -> Proposal:
+    """History looks back over two seconds here, and over sixty to tell what is steady from noise."""
+    return proposal(BAND, *(seen({"matcher": 2}, busy={"matcher": share}) for share in shares), look_back_s=2)
+
+
+def test_what_crosses_an_edge_of_the_band_by_a_little_must_do_so_in_the_long_run() -> None:
+    once = near(*[0.73] * 40, 0.77, 0.77)
+    assert once.wish == 2
+    assert once.reason == "busiest matcher 77%, target 60%: within 40% to 75% in the long run, 73.2%"
+    assert near(*[0.73] * 5, *[0.77] * 20).wish == pytest.approx(2 * 0.77 / 0.6)
+    assert near(*[0.42] * 40, 0.38, 0.38).wish == 2
+    assert near(*[0.42] * 5, *[0.38] * 20).wish == pytest.approx(2 * 0.38 / 0.6)
+
+
+def test_what_is_far_outside_of_the_band_counts_at_once() -> None:
+    assert near(*[0.5] * 40, 0.9, 0.9).wish == 3
+    assert near(*[0.5] * 40, 0.2, 0.2).wish == pytest.approx(2 * 0.2 / 0.6)
+
+
+def test_noise_at_the_edge_of_the_band_changes_nothing() -> None:
+    """Two percent below the edge, and as much noise in what is looked back over: one look in six is above."""
+    source, history = Random(5), History(5.0, 6.0)
+    policy = msgspec.convert(layer(BAND), LayerPolicy)
+    crossed = 0
+    for at in range(8000):
+        row = seen({"matcher": 2}, busy={"matcher": 0.735 * source.gauss(1, 0.045)})
+        history.add(float(at), row)
+        if at < 60:
+            continue
+        busiest = history.busiest("matcher").value
+        assert busiest is not None
+        crossed += busiest > 0.75
+        scene = Scene(history, {"delay": CALM}, Unknowing(), row.sizes)
+        assert propose(policy.triggers[0], "matcher", policy, scene).wish == 2, at
+    assert crossed > 800

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -18,14 +19,19 @@ from actors.cli import main
 from actors.launch import follow
 from actors.recording import Recording
 from autoscaler.controller import Memory
-from autoscaler.policy import ScalingPolicy
-from autoscaler.signals import Signals
+from autoscaler.explain import text_of
+from autoscaler.gates import cost_per_hour
+from autoscaler.policy import Connections, ScalingPolicy
+from autoscaler.policy_file import load_policy
+from autoscaler.signals import LAYERS, Signals
 from cluster.admin import Admin
-from cluster.config import Config, load_config
+from cluster.config import Config, Layers, load_config
 from cluster.errors import ConfigError
 from cluster.messages import MATCHER, Answer, Instruction, Request, Status, StatusRequest
 from tests.unit.autoscaling import layer, policy, seen
 from tests.unit.control import Control, layers
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 class Desk:
@@ -211,6 +217,37 @@ def test_what_prometheus_is_told(desk: Desk) -> None:
     assert found["kittiwake_cost_per_hour", ()] == 0
 
 
+def test_explain_says_that_the_model_rests_on_the_prior_until_it_has_observed(tmp_path: Path) -> None:
+    interest = {
+        "publications_per_second": 800,
+        "matches_per_publication": 930,
+        "subscriptions": 10_000,
+        "bytes_per_publication": 400,
+    }
+    desk = Desk(tmp_path, policy(capacity={"interest": interest}))
+    rate, own = 0.0, desk.signals
+
+    def signals(observed: Any, *, placeable: int | None = None) -> Signals:
+        rows = own(observed, placeable=placeable)
+        slices = tuple(
+            msgspec.structs.replace(one, subscriptions=5000, useful_share=desk.busy)
+            for one in rows.slices
+            if one.layer == MATCHER
+        )
+        return msgspec.structs.replace(rows, publications_per_s=rate, slices=slices)
+
+    desk.signals = signals  # type: ignore[method-assign]
+    desk.tick()
+    assert "model      says nothing yet: nothing was measured yet: these are" in text_of(desk.explain())
+    assert "a summary of interest leads to expect of matching (the prior)" in text_of(desk.explain())
+    rate = 1000.0
+    desk.tick(3)
+    text = text_of(desk.explain())
+    assert "3 observations at 1 size, this one among them" in text
+    assert "prior" not in text
+    desk.autoscaling.close()
+
+
 def test_an_autoscaler_that_fails_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,6 +366,37 @@ def test_a_cluster_follows_its_policy_from_the_start() -> None:
     )
     config = follow(Config(), made)
     assert (config.layers.matchers, config.layers.exit_points, config.metrics.interval_ms) == (3, 1, 500)
+
+
+def test_sizes_to_start_with_are_within_the_policys_limits() -> None:
+    made = policy(
+        layers={"matcher": layer(min_replicas=2, max_replicas=4), "exit_point": layer(max_replicas=3)},
+    )
+    few = follow(Config(layers=Layers(matchers=1, exit_points=2)), made).layers
+    assert (few.matchers, few.exit_points) == (2, 2)
+    many = follow(Config(layers=Layers(matchers=9, exit_points=9, access_points=9)), made).layers
+    assert (many.matchers, many.exit_points, many.access_points) == (4, 3, 9)
+
+
+def test_the_ready_cluster_and_its_policy_go_together() -> None:
+    config = load_config(CONFIGS / "cluster.yaml")
+    assert config.autoscaler == str(CONFIGS / "autoscaler.yaml")
+    made = load_policy(config.autoscaler)
+    sections = {name: one for name in LAYERS if (one := made.layers.of(name)) is not None}
+    assert list(sections) == list(LAYERS), "it scales each layer"
+    assert follow(config, made).layers == config.layers, "the sizes to start with are within its limits"
+    most = {name: one.max_replicas for name, one in sections.items()}
+    assert cost_per_hour(made.cost, most) <= (made.cost.budget_per_hour or 0), (
+        "the budget is for no less than the limits"
+    )
+    assert config.layers.exit_points >= -(-config.layers.matchers // 4)
+    assert most["exit_point"] >= -(-most["matcher"] // 4), "the floor can be kept at any size"
+    ports = range(config.client_port.port, config.client_port.port + most["connection_point"])
+    assert config.metrics.port not in ports
+    (connected,) = [one for one in sections["connection_point"].triggers if isinstance(one, Connections)]
+    assert connected.target_per_replica <= config.client_limits.connections
+    assert made.guards.require_placeable, "as the configuration's Ray cluster adds no nodes by itself"
+    assert config.metrics.interval_ms == round(made.metrics_interval_s * 1000)
 
 
 def test_a_wrong_policy_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from autoscaler.capacity import CapacityModel, Observation, exit_point_floor, observation
-from autoscaler.costs import NAMES, Coefficients, Load, prior, read_interest, row, wakes
+from autoscaler.costs import NAMES, Coefficients, Interest, Load, prior, read_interest, row, wakes
 from autoscaler.decision import Capacity
 from autoscaler.fitted import FittedCapacity
 from autoscaler.least_squares import LeastSquares
@@ -394,7 +394,9 @@ def test_a_bad_summary_names_the_field(change: dict[str, object], said: str) -> 
         read_interest(b"not json")
 
 
-def reported(size: dict[str, int], load: Load, scale: float = 1.0, **changes: object) -> Signals:
+def reported(
+    size: dict[str, int], load: Load, scale: float = 1.0, truth: Coefficients | None = None, **changes: object
+) -> Signals:
     slices = []
     for layer in LAYERS:
         for slot in range(size[layer]):
@@ -402,7 +404,7 @@ def reported(size: dict[str, int], load: Load, scale: float = 1.0, **changes: ob
                 SliceSignals(
                     layer=layer,
                     slot=slot,
-                    useful_share=min(1.0, share(TRUTH, layer, size, load) * scale),
+                    useful_share=min(1.0, share(truth or TRUTH, layer, size, load) * scale),
                     subscriptions=int(load.subscriptions) // size[layer] if layer == MATCHER else None,
                 )
             )
@@ -449,3 +451,42 @@ def test_the_deciders_view_of_a_fitted_layer() -> None:
     assert [one.sizes[MATCHER] for one in model.figures()] == [1, 2]
     assert model.wake_share(MATCHER, 1000) == pytest.approx(0.05, rel=0.3)
     assert model.confidence(MATCHER, 1000, 200_000, sizes(2)).sizes == 2
+
+
+def test_a_prior_decides_what_measurements_leave_open() -> None:
+    """At one size nobody can tell what each matcher pays from what they share; what is told of interest can."""
+    interest = Interest(
+        publications_per_second=2000, matches_per_publication=900, subscriptions=5000, bytes_per_publication=100
+    )
+    load, size = Load(2000, 5000, 900), sizes(1)
+    truth = {**TRUTH, MATCHER: {"a": 2e-6, "b": 40e-6 / 5000, "w": 2e-4}}
+    gains = []
+    for given in (None, interest):
+        model = FittedCapacity(given)
+        for now in range(30):
+            model.observe(now, reported(size, load, truth=truth))
+        now_, then = (model.model.capacity(MATCHER, {**size, MATCHER: count}, load) for count in (1, 4))
+        gains.append(then / now_)
+    assert gains[0] < 1.5, "without: subscriptions are taken for next to nothing"
+    assert 3 < gains[1] < 4, "the truth is 3.4"
+
+
+def test_what_the_deciders_view_rests_on_is_said() -> None:
+    interest = Interest(
+        publications_per_second=2000, matches_per_publication=900, subscriptions=5000, bytes_per_publication=100
+    )
+    load, told = Load(1000, 100_000, 2), FittedCapacity(interest)
+    assert told.rests_on(MATCHER, 1000, 100_000, sizes(2)) == (
+        "nothing was measured yet: these are the figures of another machine, "
+        "with what a summary of interest leads to expect of matching (the prior)"
+    )
+    assert "interest" not in FittedCapacity().rests_on(MATCHER, 1000, 100_000, sizes(2))
+    told.observe(0, reported(sizes(2), load))
+    early = told.rests_on(MATCHER, 1000, 100_000, sizes(2))
+    assert early.startswith("1 observation at 1 size, this one among them; off by about ")
+    assert early.endswith("; too unsure to size by")
+    source = random.Random(9)
+    for now in range(1, 200):
+        told.observe(now, reported(sizes(2), load._replace(publications_per_s=source.uniform(200, 2000))))
+    assert told.rests_on(MATCHER, 1000, 100_000, sizes(2)).startswith("200 observations at 1 size")
+    assert "too unsure" not in told.rests_on(MATCHER, 1000, 100_000, sizes(2))

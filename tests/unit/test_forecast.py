@@ -163,3 +163,23 @@ def test_what_cannot_be_scheduled_is_refused() -> None:
     for name in ("Europe/Nowhere", "../etc/passwd", ""):
         with pytest.raises(ConfigError, match="timezone"):
             PolicyForecast(ForecastPolicy(), timezone=name)
+
+
+@pytest.mark.parametrize("step_s", [1.0, 5.0])
+def test_noise_is_no_trend_however_few_points_there_are(step_s: float) -> None:
+    """Twenty or five points, and 20,000 looks at them: with five an error that looks small is one by chance."""
+    source, linear, seen = random.Random(3), Linear(20.0), 0
+    for step in range(20_000):
+        linear.add(step * step_s, 100 * source.gauss(1, 0.05))
+        ahead = linear.ahead(step * step_s, 30.0)
+        seen += ahead is not None and ahead > 115
+    assert seen == 0
+
+
+def test_a_steep_rise_is_a_trend_within_a_look_back_period() -> None:
+    source, linear = random.Random(3), Linear(20.0)
+    for step in range(20):
+        linear.add(float(step), (100 + 5 * step) * source.gauss(1, 0.02))
+    ahead = linear.ahead(19.0, 30.0)
+    assert ahead is not None
+    assert ahead == pytest.approx(100 + 5 * 49, rel=0.15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import jsonschema
@@ -9,7 +10,8 @@ import msgspec
 import pytest
 import yaml
 
-from autoscaler.policy import SplitMerge, Utilization
+from autoscaler.costs import Interest
+from autoscaler.policy import ScalingPolicy, SplitMerge, Utilization
 from autoscaler.policy_file import PolicyFileError, json_schema, load_policy, policy_of
 from autoscaler.yaml_lines import FILE_BYTES, NODES
 from cluster.errors import ConfigError
@@ -256,3 +258,55 @@ def test_the_schema_knows_durations_and_refuses_other_keys() -> None:
     assert not validator.is_valid({**document, "look_back": 3})
     assert not validator.is_valid({**document, "look_back_period_s": "30 parsecs"})
     assert msgspec.json.encode(json_schema())
+
+
+INTEREST = {
+    "publications_per_second": 800,
+    "matches_per_publication": 930,
+    "subscriptions": 10_000,
+    "bytes_per_publication": 400,
+}
+
+
+def test_a_prior_is_read_from_the_file_beside_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD + "capacity: {interest: interest.json}\n")
+    (tmp_path / "interest.json").write_text(json.dumps(INTEREST | {"what": "others need"}))
+    policy = load_policy(path)
+    assert policy.capacity.known == Interest(**INTEREST)
+    assert msgspec.json.decode(msgspec.json.encode(policy), type=ScalingPolicy) == policy, (
+        "it goes to other nodes whole"
+    )
+    again = policy_of(
+        GOOD.encode() + msgspec.json.encode({"capacity": {"interest": INTEREST}})[1:-1].replace(b"{", b" {")
+    )
+    assert again == policy
+    assert policy_of(GOOD.encode()).capacity.known is None
+    validator = jsonschema.Draft202012Validator(json_schema())
+    for capacity in ({"interest": "interest.json"}, {"interest": INTEREST}, {}):
+        validator.validate(yaml.safe_load(GOOD) | {"capacity": capacity})
+    assert not validator.is_valid(yaml.safe_load(GOOD) | {"capacity": {"interest": 5}})
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "text"),
+    [
+        ("{interest: none.json}", "capacity.interest", "none.json cannot be read: No such file or directory"),
+        ("{interest: broken.json}", "capacity.interest", "broken.json: interest summary: JSON is malformed"),
+        ("{interest: less.json}", "capacity.interest", "less.json: interest summary: subscriptions is -1"),
+        ("{interest: {subscriptions: 5}}", "capacity.interest", "publications_per_second is missing"),
+        ("{interest: 5}", "capacity.interest", "Expected `str | object | null`, got `int`"),
+        ("{intrest: a.json}", "capacity.intrest", "no such key (did you mean interest?); allowed are interest"),
+        (json.dumps({"interest": INTEREST | {"subscriptions": -1}}), "capacity.interest", "subscriptions is -1"),
+    ],
+)
+def test_what_is_wrong_with_a_prior_is_told_with_its_line(tmp_path: Path, given: str, key: str, text: str) -> None:
+    (tmp_path / "broken.json").write_text("not json")
+    (tmp_path / "less.json").write_text(json.dumps(INTEREST | {"subscriptions": -1}))
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD + f"capacity: {given}\n")
+    with pytest.raises(PolicyFileError) as caught:
+        load_policy(path)
+    ((line, found, said),) = caught.value.problems
+    assert (line, found) == (GOOD.count("\n") + 1, key)
+    assert text in said
