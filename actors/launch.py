@@ -15,6 +15,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import msgspec
 
 from actors.asking import RunFile, admin_of, read_status, remove_run_file, write_run_file
+from actors.standby import NAMES
 from actors.supervisor import STOP_S
 from autoscaler.policy import ScalingPolicy
 from autoscaler.policy_file import load_policy
@@ -159,7 +161,8 @@ def _init_ray(ray: Any, config: Config, own: bool) -> None:
 async def _start(
     ray: Any, config: Config, own: bool, actors: list[Any], fresh: bool, policy: ScalingPolicy | None
 ) -> Broker:
-    from actors.roles import CoordinatorActor, actor_options
+    from actors.coordinating import CoordinatorActor
+    from actors.processes import actor_options
 
     secret = secrets.token_bytes(32)
     host = config.ray.lane_host or (LOOPBACK if own else None)
@@ -190,17 +193,37 @@ async def _stop(ray: Any, actors: list[Any]) -> None:
     """Stop by protocol; then end the processes, those that nobody knows any more as well."""
     if not actors:
         return
-    (coordinator,) = actors
-    ending = _as_future(coordinator.end.remote())
-    with contextlib.suppress(Exception):
-        await asyncio.wait([ending], timeout=3 * STOP_S)
-    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
-    with contextlib.suppress(Exception):
-        ray.kill(coordinator)
+    ending = [_as_future(one.end.remote()) for one in await asyncio.to_thread(_coordinators, ray, actors)]
+    deadline = time.monotonic() + 3 * STOP_S
+    waiting = set(ending)
+    # Whichever is the coordinator answers True; one that is just being started anew may take longer to say no.
+    while waiting and not any(map(_ended, ending)) and time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            _, waiting = await asyncio.wait(
+                waiting, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
+            )
+    for one in ending:
+        one.add_done_callback(lambda done: done.cancelled() or done.exception())
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            ray.kill(actor)
     with contextlib.suppress(Exception):
         for name in await asyncio.to_thread(ray.util.list_named_actors):
             with contextlib.suppress(Exception):
                 ray.kill(ray.get_actor(name))
+
+
+def _coordinators(ray: Any, actors: list[Any]) -> list[Any]:
+    """Return the coordinator's processes, the one that stands by as well, if there is one."""
+    found = list(actors)
+    with contextlib.suppress(Exception):
+        found.append(ray.get_actor(NAMES[1]))
+    return found
+
+
+def _ended(ending: asyncio.Future[Any]) -> bool:
+    """Tell whether this was the coordinator, and has ended the cluster."""
+    return ending.done() and not ending.cancelled() and ending.exception() is None and ending.result() is True
 
 
 def _as_future(reference: Any) -> asyncio.Future[Any]:

@@ -2,7 +2,10 @@
 
 A spare has loaded all that any layer needs, the compiled matching code as well; what is left is to open its ports and
 to join. As many as configured are kept; one that is taken is made up for a little later, as whoever needs it needs the
-processor too. They outlive the coordinator's process: its next life takes them over.
+processor too. One that is not warm yet is taken where no other is left: it is nearer to being a slice than a process
+that is only now begun.
+
+They outlive the coordinator's process: its next life takes them over, as soon as they say that they are free.
 """
 
 from __future__ import annotations
@@ -10,17 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-REFILL_S = 1.0
+REFILL_S = 0.5
 """A slice that finds a spare is there after 0.2 s."""
 RETRY_S = 30.0
-ADOPT_S = 30.0
-"""How long one of an earlier life may take to have warmed."""
+"""Until another one is tried when one could not be started."""
+AT_ONCE = 2
+"""So many are started at the same time: each takes a processor for five seconds."""
 PREFIX = "spare-"
 
 log = logging.getLogger("kittiwake")
+
+
+class _Spare:
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.warm = False
 
 
 class Spares:
@@ -35,66 +45,113 @@ class Spares:
         self._make = make
         self._kill = kill
         self._next = 1
-        self._ready: list[tuple[str, Any]] = []
-        self._filling: asyncio.Task[None] | None = None
+        self._spares: dict[str, _Spare] = {}  # the oldest first
+        self._expected = 0  # that are being made, or asked whether they are free
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._spares)
 
     def begin(self, found: Iterable[tuple[str, Any]] = ()) -> None:
         """Have them started. found: names and actors of an earlier life's; what is not needed of them is ended."""
-        self._fill(0.0, list(found))
+        for name, actor in found:
+            if self._expected < self._count:
+                self._expected += 1
+                self._run(self._adopt(name, actor))
+            else:
+                self._run(self._end(actor))
+        self._fill()
 
     def take(self) -> tuple[str, Any] | None:
-        """Return a spare's name and actor, None if there is none."""
-        if not self._ready:
+        """Return a spare's name and actor, a warm one if there is one; None if there is none at all."""
+        name = next((name for name, spare in self._spares.items() if spare.warm), next(iter(self._spares), None))
+        if name is None:
             return None
-        self._fill(REFILL_S, [])
-        return self._ready.pop(0)
+        self._fill_later(REFILL_S)
+        return name, self._spares.pop(name).actor
 
     async def close(self) -> None:
         """End them all."""
         self._closed = True
-        if self._filling is not None:
-            self._filling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._filling
-        for _, actor in self._ready:
-            await self._end(actor)
-        self._ready.clear()
+        for timer in self._timers:
+            timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for spare in self._spares.values():
+            await self._end(spare.actor)
+        self._spares.clear()
 
     async def _end(self, actor: Any) -> None:
         with contextlib.suppress(Exception):  # it may be dead
             await asyncio.to_thread(self._kill, actor)
 
-    def _fill(self, after_s: float, found: list[tuple[str, Any]]) -> None:
-        if not self._closed and (self._filling is None or self._filling.done()) and (self._count or found):
-            self._filling = asyncio.get_running_loop().create_task(self._keep_full(after_s, found))
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
 
-    async def _adopt(self, name: str, actor: Any) -> None:
-        if len(self._ready) < self._count:
-            with contextlib.suppress(Exception):  # it is dead, or has become a slice
-                await asyncio.wait_for(call(actor.warm), ADOPT_S)
-                self._ready.append((name, actor))
-                return
-        await self._end(actor)
+    def _fill_later(self, after_s: float) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            self._fill()
 
-    async def _keep_full(self, after_s: float, found: list[tuple[str, Any]]) -> None:
-        for name, actor in found:
-            await self._adopt(name, actor)
-        await asyncio.sleep(after_s)
-        while len(self._ready) < self._count:
+        if not self._closed:
+            timer = asyncio.get_running_loop().call_later(after_s, due)
+            self._timers.add(timer)
+
+    def _fill(self) -> None:
+        """Begin to start those that are missing, as many as may start at the same time."""
+        starting = self._expected + sum(not spare.warm for spare in self._spares.values())
+        missing = self._count - self._expected - len(self._spares)
+        for _ in range(0 if self._closed else min(missing, AT_ONCE - starting)):
             name = f"{PREFIX}{self._life}-{self._next}"
             self._next += 1
-            try:
-                actor = await asyncio.to_thread(self._make, name)
-                await call(actor.warm)
-            except Exception as error:
-                log.warning("a spare did not start: %s", str(error).partition("\n")[0])
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._ready.append((name, actor))
+            self._expected += 1
+            self._run(self._start(name))
+
+    async def _start(self, name: str) -> None:
+        try:
+            actor = await asyncio.to_thread(self._make, name)
+        except Exception as error:
+            self._failed(error)
+            return
+        finally:
+            self._expected -= 1
+        await self._keep(name, actor)
+
+    async def _adopt(self, name: str, actor: Any) -> None:
+        try:
+            free = await call(actor.free)
+        except Exception as error:
+            log.debug("spare %s of an earlier life: %s", name, error)
+            free = False
+        finally:
+            self._expected -= 1
+        if free:
+            await self._keep(name, actor)
+        else:
+            await self._end(actor)  # it is dead, or has become a slice that is not needed any more
+            self._fill()
+
+    async def _keep(self, name: str, actor: Any) -> None:
+        """Offer it until it is taken, or dies."""
+        spare = self._spares[name] = _Spare(actor)
+        try:
+            await call(actor.warm)
+            spare.warm = True
+            self._fill()
+            await call(actor.last)
+        except Exception as error:
+            if self._spares.pop(name, None) is not None:
+                self._failed(error, RETRY_S if not spare.warm else REFILL_S)
+
+    def _failed(self, error: Exception, again_s: float = RETRY_S) -> None:
+        log.warning("a spare is no more: %s", str(error).partition("\n")[0])
+        self._fill_later(again_s)
 
 
 async def call(method: Any) -> Any:

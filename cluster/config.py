@@ -57,8 +57,8 @@ class RaySettings(Settings, frozen=True):
     placement:     "spread" a layer over the nodes or "pack" it.
     lane_host:     the address that roles listen on for each other; None takes loopback with a Ray of our own,
                    else the node's address.
-    spares:        processes kept warm to replace one that dies, or to be a newcomer: about 150 MB each, and a second or
-                   more gained.
+    spares:        processes kept warm to replace one that dies, or to be a newcomer: about 150 MB each, and some
+                   seconds gained. With one or more, another process of the coordinator stands by as well.
     """
 
     address: str | None = None

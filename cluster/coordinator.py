@@ -93,7 +93,7 @@ class Coordinator:
 
     The shell says, for the status and for operators:
 
-    process:         the pid and the incarnation of the process that runs this machine.
+    process:         the pid and the incarnation of the process that runs this machine; who stands by, if one does.
     metrics_address: where the metrics are served.
     autoscaler:      what answers requests to the autoscaler, None without one.
     """

@@ -144,6 +144,10 @@ def describe(document: dict[str, Any]) -> str:
     if document.get("lost"):
         summary.append(f"{plural(document['lost'], 'process')} LOST".replace("processs", "processes"))
     lines = [", ".join(summary)]
+    process = document.get("coordinator")
+    if process is not None:
+        waits = process.get("standby_pid")
+        lines.append(f"coordinator: pid {process['pid']}" + ("" if waits is None else f", pid {waits} stands by"))
     operation = document.get("operation")
     if operation is not None and operation["state"] == "running":
         lines.append(describe_operation(operation))

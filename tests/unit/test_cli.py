@@ -412,6 +412,10 @@ def test_status_as_text() -> None:
         "connection_point  0     serving  7    127.0.0.1:7400      -",
         "matcher           0     serving  8    -                   matched=1,234",
     ]
+    process = {"pid": 5, "incarnation": 1}
+    assert describe(STATUS | {"coordinator": process}).splitlines()[1] == "coordinator: pid 5"
+    process["standby_pid"] = 6
+    assert describe(STATUS | {"coordinator": process}).splitlines()[1] == "coordinator: pid 5, pid 6 stands by"
     assert "1 process LOST" in describe(LOST)
     assert lost_members(LOST) == ["matcher 0"]
     assert lost_members(STATUS) == []
