@@ -88,7 +88,8 @@ class Life:
         host = self._host or node_address()
         if running_on:
             await wait_for_port(host, port, PORT_S)
-            await wait_for_port(settings.metrics.host, settings.metrics.port, METRICS_PORT_S)
+            if settings.metrics.enabled:
+                await wait_for_port(settings.metrics.host, settings.metrics.port, METRICS_PORT_S)
         writes = settings.output.path is not None
 
         def make(name: str) -> Any:

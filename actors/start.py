@@ -40,7 +40,6 @@ from cluster.messages import (
     Tick,
 )
 from cluster.output.errors import OutputError
-from cluster.output.manifest import Claim
 from cluster.role import Role, make_machine
 
 
@@ -191,6 +190,7 @@ async def start_role(
     marks = None
     if peer.layer == EXIT_POINT and config.output.path is not None:
         from actors.output_writer import OutputWriter  # needs pyarrow
+        from cluster.output.manifest import Claim
 
         claim = Claim(hashlib.sha256(secret).hexdigest()[:16], incarnation)
         try:

@@ -253,3 +253,18 @@ def test_packages_have_no_cycles() -> None:
 
     for node in sorted(edges):
         visit(node)
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("actors.roles", {"pyarrow", "numba", "autoscaler", "actors.lives", "cluster.matcher"}),
+        ("actors.lives", {"pyarrow", "numba", "cluster.matcher"}),
+        ("actors.coordinating", {"pyarrow", "numba", "autoscaler", "actors.lives", "actors.shell", "numpy"}),
+    ],
+)
+def test_a_process_loads_what_its_role_needs(module: str, absent: set[str]) -> None:
+    """Each takes a tenth of a second and more, or tens of MB, in every process that is started in a takeover."""
+    program = f"import sys, {module}\nprint(sorted({absent!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

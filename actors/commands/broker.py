@@ -78,6 +78,7 @@ class Incidents:
     def __init__(self) -> None:
         self._told: set[str] = set()
         self._recovered = 0
+        self._life: int | None = None
 
     def once(self, lines: list[str]) -> list[str]:
         """Return those lines that were not told since the last recovery."""
@@ -88,6 +89,11 @@ class Incidents:
     def news(self, document: dict[str, Any]) -> list[str]:
         """Return what a status document says that earlier ones did not."""
         lines = [f"lost {name}" for name in lost_members(document)]
+        life = document.get("coordinator", {}).get("incarnation")
+        if self._life not in (None, life):
+            lines.append("the coordinator died, and another process is it")
+            self._told.discard(lines[-1])
+        self._life = life
         recovery = document.get("recovery")
         if recovery is not None:
             lines += [f"lost {name}" for name in recovery["replaced"]]

@@ -12,7 +12,8 @@ from bench.recovery_faults import ROLES
 
 pytestmark = pytest.mark.live
 
-SMALL = ["--rate", "100", "--subscriptions", "200", "--clients", "4", "--publishers", "2", "--interval", "0.5:1", "--spares", "1"]
+SMALL = ["--rate", "100", "--subscriptions", "200", "--clients", "4", "--publishers", "2", "--interval", "0.5:1"]
+SMALL += ["--spares", "1"]
 
 
 def test_a_small_run_loses_nothing_and_its_faults_happen() -> None:

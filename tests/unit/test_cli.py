@@ -24,7 +24,7 @@ import cluster.client
 from actors.asking import RunFile, read_run_file, remove_run_file, run_path, write_run_file
 from actors.cli import main
 from actors.commands import publish
-from actors.commands.broker import describe, lost_members
+from actors.commands.broker import Incidents, describe, lost_members
 from actors.commands.completion import SHELLS
 from actors.commands.failures import Interrupted, friendly, show_filter_error
 from actors.commands.operations import changes, describe_history, duration, size
@@ -469,6 +469,15 @@ def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -
     assert result.stdout.splitlines() == list(Broker.endpoints)
     assert result.stderr.splitlines()[-2:] == ["kittiwake: lost matcher 0", "kittiwake: down"]
     assert left == [True]
+
+
+def test_up_tells_each_death_of_the_coordinator_once() -> None:
+    incidents = Incidents()
+    lives = [
+        {"coordinator": {"pid": pid, "incarnation": life}} for pid, life in ((5, 1), (5, 1), (6, 2), (6, 2), (5, 3))
+    ]
+    told = "the coordinator died, and another process is it"
+    assert [incidents.news(STATUS | life) for life in lives] == [[], [], [told], [], [told]]
 
 
 # scale, replace, transitions, abort ----------------------------------------------------------------------------------
