@@ -21,10 +21,6 @@ from cluster.config import config_from
 from cluster.messages import EXIT_POINT, MATCHER, Peer
 
 
-def _load_numba() -> None:
-    importlib.import_module("numba")  # three tenths of all that a matcher loads, Ray included
-
-
 def _load_matcher() -> None:
     importlib.import_module("cluster.matcher")
     importlib.import_module("cluster.matching").warm()
@@ -42,7 +38,7 @@ class RoleActor:
         self._shell: Shell | None = None
         self._stopped = asyncio.Event()
         self._loading = asyncio.Lock()
-        self._portions = [(MATCHER, _load_numba), (MATCHER, _load_matcher)]
+        self._portions = [(MATCHER, _load_matcher)]
         if writes:
             self._portions.append((EXIT_POINT, _load_output))
 

@@ -21,7 +21,7 @@ REFILL_S = 0.5
 RETRY_S = 30.0
 """Until another one is tried when one could not be started."""
 AT_ONCE = 2
-"""So many are started at the same time: each takes a processor for five seconds."""
+"""So many are started at the same time: each takes a processor for two seconds."""
 PREFIX = "spare-"
 
 log = logging.getLogger("kittiwake")
