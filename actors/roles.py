@@ -81,9 +81,10 @@ class RoleActor:
     async def _load(self) -> None:
         """Load what the slice's layer needs; while it is none, what any may need."""
         for layer, portion in self._portions:
-            async with self._loading:
-                if self._layer in (None, layer):
-                    await asyncio.to_thread(portion)
+            if self._layer in (None, layer):
+                async with self._loading:
+                    if self._layer in (None, layer):  # still
+                        await asyncio.to_thread(portion)
         if self._layer is None:
             prepare_process()
 
