@@ -161,7 +161,7 @@ def _init_ray(ray: Any, config: Config, own: bool) -> None:
 async def _start(
     ray: Any, config: Config, own: bool, actors: list[Any], fresh: bool, policy: ScalingPolicy | None
 ) -> Broker:
-    from actors.coordinating import CoordinatorActor
+    from actors.coordinator import CoordinatorActor
     from actors.processes import actor_options
 
     secret = secrets.token_bytes(32)

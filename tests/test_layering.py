@@ -260,7 +260,7 @@ def test_packages_have_no_cycles() -> None:
     [
         ("actors.roles", {"pyarrow", "numba", "autoscaler", "actors.lives", "cluster.matcher"}),
         ("actors.lives", {"pyarrow", "numba", "cluster.matcher"}),
-        ("actors.coordinating", {"pyarrow", "numba", "autoscaler", "actors.lives", "actors.shell", "numpy"}),
+        ("actors.coordinator", {"pyarrow", "numba", "autoscaler", "actors.lives", "actors.shell", "numpy"}),
     ],
 )
 def test_a_process_loads_what_its_role_needs(module: str, absent: set[str]) -> None:
