@@ -162,20 +162,7 @@ async def demo(
                 meanwhile=resize,
             )
             outcome = Outcome(right, [] if report is None else await broker.admin.transitions())
-    if report is not None:
-        await asyncio.to_thread(seal_left, report / OUTPUT)
     return outcome
-
-
-def seal_left(folder: Path) -> None:
-    """Have all rows in segments: a long burst may leave some to be sealed when the cluster ends. Raises OutputError."""
-    from cluster.output.adopting import adopt
-    from cluster.output.disk import LocalDisk
-    from cluster.output.errors import OutputError
-
-    disk = LocalDisk(folder)
-    for slot, reason in adopt(disk, disk, "demo", ()).items():
-        raise OutputError(f"slot {slot} could not be sealed: {reason}")
 
 
 def with_output(config: Config, folder: Path) -> Config:

@@ -2,7 +2,8 @@
 
 The launcher holds no part of the cluster: it makes the coordinator's actor, which makes the others, all of them
 detached, in the namespace `kittiwake-NAME`. Stopping is by protocol: connection points say Bye, every role closes its
-ports, then the processes end.
+ports, then the processes end. However they ended, what their exit points had not sealed of the matched output is sealed
+here, when the last one is gone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from cluster.messages import COORDINATOR
 __all__ = ["Broker", "compile_matching", "launch", "prepare_environment", "read_status"]
 
 LOOPBACK = "127.0.0.1"
+ENDED_S = 10.0
+"""How long processes that were told to end may still hold the matched output."""
 
 
 class Broker:
@@ -63,6 +66,7 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
     policy = None if config.autoscaler is None else load_policy(config.autoscaler)
     if policy is not None:
         config = follow(config, policy)
+    running = await asyncio.to_thread(_join_output, config)
     prepare_environment()
     import ray
 
@@ -74,8 +78,10 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
             # Ray puts its own handler there, which ends the process and leaves the cluster behind.
             signal.signal(signal.SIGTERM, terminate)
     except Exception as error:
+        running.close()
         raise KittiwakeError(f"Ray did not start: {error}") from error
     actors: list[Any] = []
+    up = False
     try:
         if own:
             await compile_matching()
@@ -83,11 +89,30 @@ async def launch(config: Config, *, fresh: bool = False) -> AsyncIterator[Broker
             broker = await asyncio.wait_for(_start(ray, config, own, actors, fresh, policy), config.ray.start_timeout_s)
         except TimeoutError as error:
             raise KittiwakeError(f"the cluster was not up within {config.ray.start_timeout_s} s") from error
+        up = True
         yield broker
     finally:
         await _stop(ray, actors)
         remove_run_file(config)
         await asyncio.to_thread(ray.shutdown)
+        running.close()
+        if up:
+            await asyncio.to_thread(_seal_output, config)
+
+
+def _join_output(config: Config) -> contextlib.ExitStack:
+    if config.output.path is None:
+        return contextlib.ExitStack()
+    from actors.output_writer import join_output  # needs pyarrow
+
+    return join_output(config)
+
+
+def _seal_output(config: Config) -> None:
+    if config.output.path is not None:
+        from actors.output_writer import seal_output
+
+        seal_output(config, ENDED_S)
 
 
 def follow(config: Config, policy: ScalingPolicy) -> Config:

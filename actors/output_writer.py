@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from cluster.config import Config
@@ -31,7 +32,7 @@ from cluster.messages import (
     SealOutput,
     Stored,
 )
-from cluster.output.adopting import adopt
+from cluster.output.adopting import adopt, join, seal_ended
 from cluster.output.disk import Disk, LocalDisk, open_disk
 from cluster.output.errors import OutputError
 from cluster.output.manifest import Claim, slot_folder
@@ -79,6 +80,28 @@ def tidy_settings(config: Config) -> TidySettings:
     )
 
 
+def join_output(config: Config) -> ExitStack:
+    """Keep who reads from sealing until the returned hold is closed: between an exit point that dies and the one that
+    takes over there is nobody else to. Raises: OutputError.
+    """
+    try:
+        return join(output_places(config)[1])
+    except OSError as error:
+        raise OutputError(error.strerror or str(error), file=f"output.path {config.output.path}") from error
+
+
+def seal_output(config: Config, wait_s: float) -> None:
+    """Seal what the exit points of a cluster have left that were killed, or had too much to do to end in time.
+
+    wait_s: for the last of them to be gone.
+    """
+    done = seal_ended(*output_places(config), wait_s)
+    if done.running:
+        log.warning("matched output: a process of the cluster still runs, so what is left is not sealed")
+    for slot, reason in done.failed.items():
+        log.warning("matched output of slot %d: not all is sealed: %s", slot, reason)
+
+
 class OutputWriter:
     """The writer of one slot.
 
@@ -101,8 +124,15 @@ class OutputWriter:
         self._tell = tell
         self._failed = failed
         self._disk, self._local = output_places(config)
-        self._owner = self._local.owned(f"{slot_folder(slot)}/owner")  # None: a former one is not quite dead
-        self._writer = SlotWriter(self._disk, self._local, slot, claim, tidy_settings(config))
+        self._holds = join(self._local)
+        try:
+            owner = self._local.owned(f"{slot_folder(slot)}/owner")
+            if owner is not None:  # else a former one is not quite dead
+                self._holds.enter_context(owner)
+            self._writer = SlotWriter(self._disk, self._local, slot, claim, tidy_settings(config))
+        except BaseException:
+            self._holds.close()
+            raise
         # What is loaded at the first use is loaded now, when nobody waits.
         encode_segment([table_of(slot, [Row(0, 0, "", 0, 0, None, 0, 0, {"": 0}, [0], [""])])])
         self._wake_sync = threading.Event()
@@ -168,8 +198,7 @@ class OutputWriter:
             if thread is not threading.current_thread():
                 thread.join()
         self._writer.close()
-        if self._owner is not None:
-            self._owner.close()
+        self._holds.close()
 
     # Beside it ---------------------------------------------------------------------------------------------------
 
@@ -238,7 +267,7 @@ class OutputWriter:
     def _adopt_left(self) -> None:
         slots, self._adopt = self._adopt, None
         if slots is not None:
-            for slot, reason in adopt(self._disk, self._local, self._claim.run, slots).items():
+            for slot, reason in adopt(self._disk, self._local, self._claim.run, slots).failed.items():
                 log.warning("matched output of slot %d, which nobody plays: %s", slot, reason)
 
 

@@ -212,6 +212,7 @@ def make_report(source: Input, folder: Path, options: JobOptions, title: str | N
     from cluster.spark.jobs import running
 
     show = _Line("report")
+    seal_input(source)
     with _analytics(), _signals() as stopped, spark_session("kittiwake analyse report", memory) as spark, show:
         stopped.cancels(spark)
         with running.watched(spark, show):
@@ -232,6 +233,7 @@ def _run(name: str, given: dict[str, Any], **chosen: Any) -> None:
         options = JobOptions(columns=columns_of(given), watermark_s=watermark, **chosen).check()
         folder, memory = folder_of(given.pop("folder")), given.pop("memory")
         source = input_of(given, rows if streaming else None)
+        seal_input(source)
         assert not given, f"options that nobody took: {sorted(given)}"
         show = _Line(name)
         with _signals() as stopped, spark_session(f"kittiwake analyse {name}", memory) as spark, show:
@@ -250,6 +252,14 @@ def _run(name: str, given: dict[str, Any], **chosen: Any) -> None:
         else:
             for path in written:
                 click.echo(str(path))
+
+
+def seal_input(source: Input) -> None:
+    """Have all rows in segments that a cluster has written which runs no more, and say so."""
+    from actors.commands.output import tell_sealed
+    from cluster.output.adopting import seal_ended_at
+
+    tell_sealed(seal_ended_at(source.path))
 
 
 def _describe(source: Input, streams: dict[str, Progress]) -> str:

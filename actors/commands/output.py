@@ -16,6 +16,7 @@ from actors.commands.options import config_option, plural
 from cluster.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cluster.output.adopting import Adopted
     from cluster.output.disk import Disk, LocalDisk
 
 FOLLOW_S = 0.5
@@ -38,6 +39,14 @@ def places(place: str | None, config_path: str | None) -> tuple[Disk, LocalDisk]
     if config.output.path is None:
         raise ConfigError("output.path: is not set, and no folder was given: there is no matched output to look at")
     return output_places(config)
+
+
+def tell_sealed(done: Adopted) -> None:
+    """Say on stderr what was sealed for a cluster that has ended, and what could not be."""
+    if done.rows:
+        click.echo(f"kittiwake: sealed {plural(done.rows, 'row')} that a cluster has left", err=True)
+    for slot, reason in done.failed.items():
+        click.echo(f"kittiwake: slot {slot}: rows that wait to be sealed are not read: {reason}", err=True)
 
 
 def place_argument(command: Any) -> Any:
@@ -110,10 +119,13 @@ def verify(ctx: click.Context, place: str | None, config_path: str | None) -> No
 @click.option("-n", "--rows", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many rows.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is committed later, until interrupted.")
 def tail(place: str | None, config_path: str | None, count: int, follow: bool) -> None:
-    """Print the last rows of each slot as JSON, one a line."""
+    """Print the last rows of each slot as JSON, one a line. What a cluster that has ended has left is sealed first."""
+    from cluster.output.adopting import seal_ended
     from cluster.output.reader import log_on
 
-    log = log_on(places(place, config_path)[0])
+    disk, local = places(place, config_path)
+    tell_sealed(seal_ended(disk, local))
+    log = log_on(disk)
     upto: dict[int, int] = {}
     while True:
         for slot, there in log.slots().items():

@@ -153,18 +153,24 @@ class LocalDisk:
         except FileNotFoundError:
             return -1
 
-    def owned(self, path: str) -> contextlib.ExitStack | None:
-        """Return a hold on a lock as in `locked`, None if another has it; closing it lets it go."""
+    def owned(self, path: str, *, shared: bool = False) -> contextlib.ExitStack | None:
+        """Return a hold on a lock as in `locked`, None if another has it; closing it lets it go.
+
+        shared: several may have it so at a time, and then nobody has it alone.
+        """
         held = contextlib.ExitStack()
         full = self.root / path
         full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         held.callback(os.close, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             held.close()
             return None
+        except OSError:
+            held.close()
+            raise
         return held
 
     @contextlib.contextmanager

@@ -4,10 +4,11 @@
     spark.readStream.format("kittiwake").option("maxOffsetsPerTrigger", 100_000).load("out/")
 
 The rows and columns are those of cluster.output.schema, and `date`. A batch read takes what is committed when it is
-planned. A streaming query keeps in its checkpoint the next offset of each slot, and a micro-batch is a range of
-offsets of each: which rows that is never changes, whatever compaction does to the files meanwhile, so that a query that
-is killed and started again repeats the batch that it had begun with the very same rows, and a sink that knows the
-batch's number (Spark's own file sink, a Delta table) has each row once.
+planned; what a cluster that has ended has left in write-ahead files is sealed first (`cluster/output/adopting.py`). A
+streaming query keeps in its checkpoint the next offset of each slot, and a micro-batch is a range of offsets of each:
+which rows that is never changes, whatever compaction does to the files meanwhile, so that a query that is killed and
+started again repeats the batch that it had begun with the very same rows, and a sink that knows the batch's number
+(Spark's own file sink, a Delta table) has each row once.
 
 Options are in cluster.spark.options. What is gone by retention, or was lost to damage, ends the query, unless
 failOnDataLoss=false. Runs on the driver and in Spark's Python workers, by PySpark's data source API (Spark 4.2 and
@@ -16,6 +17,7 @@ later, for limits per trigger).
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -32,12 +34,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cluster.errors import SparkError
+from cluster.output.adopting import seal_ended_at
 from cluster.output.errors import OffsetsGoneError
 from cluster.output.reader import Log, open_log
 from cluster.spark import offsets, pruning
 from cluster.spark.columns import arrow_schema, spark_schema
 from cluster.spark.options import Options, read_options
 from cluster.spark.portions import Piece, Portion, gone, portions, read_portion
+
+_log = logging.getLogger(__name__)
 
 
 class MatchedOutput(DataSource):
@@ -81,7 +86,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one portion per few segments, without the segments that the filters rule out."""
-        log = open_log(self._options.path)
+        log = open_sealed(self._options.path)
         for slot in log.slots():
             check_lost(self._options, log, slot, 0, log.slots()[slot].next)
         pieces = [Piece(one) for one in log.segments() if pruning.may_hold(self._filters, one)]
@@ -179,10 +184,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _looked(self) -> Log:
         """Return the log with what is committed now."""
         if self._log is None:
-            self._log = open_log(self._options.path)
+            self._log = open_sealed(self._options.path)
         else:
             self._log.refresh()
         return self._log
+
+
+def open_sealed(path: str) -> Log:
+    """Return the log, with all that a cluster has written that runs no more. Raises OutputError."""
+    for slot, reason in seal_ended_at(path).failed.items():
+        _log.warning("%s: slot %d: rows that wait to be sealed are not read: %s", path, slot, reason)
+    return open_log(path)
 
 
 def check_lost(options: Options, log: Log, slot: int, first: int, stop: int) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,9 @@ import pytest
 from actors.launch import Broker, launch
 from cluster import connect
 from cluster.config import OutputSettings
-from cluster.output.reader import open_log
+from cluster.output.reader import SlotRange, open_log
 from cluster.output.rows import attributes_of
-from tests.live.processes import COMMAND
+from tests.live.processes import COMMAND, Up, tree
 from tests.live.test_cluster import FILTERS
 from tests.live.test_recovery import configuration, strike
 from tests.live.traffic import Traffic, traffic
@@ -87,3 +91,43 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
                 assert all(client.startswith("subscriber") for client in row["clients"])
 
     asyncio.run(story())
+
+
+def test_a_cluster_that_is_killed_leaves_nothing_unread(tmp_path: Path) -> None:
+    """Of an exit point that dies at the end the rows are sealed by `up`, of a whole cluster that dies by who reads."""
+    up = Up(tmp_path, client_port={"port": 0}, output={"path": str(tmp_path / "output"), "segment_age_s": 3600})
+    place = tmp_path / "output"
+
+    async def publish(endpoint: str, first: int) -> None:
+        async with connect(endpoint, client_id="reader") as reader, connect(endpoint, client_id=f"p{first}") as client:
+            await reader.subscribe("exists n")
+            await client.publish_many(({"n": number} for number in range(first, first + 300)), ack="stored")
+
+    def written() -> list[int]:
+        done = subprocess.run(
+            [*COMMAND, "output", "tail", "-n", "1000", str(place)], capture_output=True, text=True, check=True
+        )
+        return sorted(json.loads(line)["attributes"]["n"] for line in done.stdout.splitlines())
+
+    try:
+        up.start()
+        asyncio.run(publish(up.endpoints[0], 0))
+        _, status = up.status()
+        (exit_point,) = (row["pid"] for row in status["members"] if row["layer"] == "exit_point")
+        os.kill(exit_point, signal.SIGKILL)
+        assert up.stop(signal.SIGTERM) == 0
+        up.assert_gone()
+        assert [each for slot, each in open_log(place).slots().items()] == [SlotRange(0, 300)], "`up` has sealed all"
+
+        up.start()
+        asyncio.run(publish(up.endpoints[0], 300))
+        assert up.process is not None
+        up.family |= tree(up.process.pid)
+        for pid in (up.process.pid, *up.family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        up.process.wait()
+        up.assert_gone()
+        assert written() == list(range(600))
+    finally:
+        up.kill_everything()

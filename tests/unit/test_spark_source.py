@@ -32,14 +32,18 @@ from pyspark.sql.types import IntegerType
 
 from cluster.errors import SparkError
 from cluster.language.filter import parse
+from cluster.output.adopting import join
 from cluster.output.disk import LocalDisk
 from cluster.output.errors import OutputError
+from cluster.output.manifest import Claim
 from cluster.output.reader import open_log
 from cluster.output.rows import attributes_of
+from cluster.output.slot_writer import SlotWriter
 from cluster.spark import pruning
 from cluster.spark.columns import spark_schema
 from cluster.spark.portions import Portion
 from cluster.spark.source import MatchedOutput, StreamReader
+from tests.properties.output_process import matched
 from tests.spark.rows import DAY_US, NOON_US, append, compact, expire, readings
 
 FIRST = datetime(2017, 6, 1, 12, tzinfo=UTC)
@@ -259,6 +263,19 @@ def test_a_damaged_segment_is_never_served(log: Path) -> None:
     with pytest.raises(OutputError, match=segment.path):
         read(log)
     assert len(read(log, [EqualTo(("slot",), 0)])) == 150
+
+
+def test_what_a_cluster_that_has_ended_left_unsealed_is_read_as_well(log: Path) -> None:
+    disk = LocalDisk(log)
+    writer = SlotWriter(disk, disk, 1, Claim("run", 1))
+    writer.append(matched(1), NOON_US)
+    with join(disk):
+        assert names(read(log)) == EVERY, "the cluster runs"
+    writer.close()
+    streaming = stream(log)
+    start = streaming.initialOffset()
+    assert streaming.latestOffset(start, ReadAllAvailable()) == {"0": 150, "1": 83}
+    assert names(read(log)) == [*EVERY, (1, 80), (1, 81), (1, 82)]
 
 
 def stream(path: Path, **options: str) -> StreamReader:
