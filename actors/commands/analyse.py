@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -216,7 +217,7 @@ def make_report(source: Input, folder: Path, options: JobOptions, title: str | N
     with _analytics(), _signals() as stopped, spark_session("kittiwake analyse report", memory) as spark, show:
         stopped.cancels(spark)
         with running.watched(spark, show):
-            return job.write_report(source.read(spark), options, folder, title)
+            return job.write_report(partial(source.read, spark), options, folder, title)
 
 
 def _run(name: str, given: dict[str, Any], **chosen: Any) -> None:
@@ -238,13 +239,13 @@ def _run(name: str, given: dict[str, Any], **chosen: Any) -> None:
         show = _Line(name)
         with _signals() as stopped, spark_session(f"kittiwake analyse {name}", memory) as spark, show:
             if streaming:
-                log = source.follow(spark)
+                log = source.follow(spark, running.columns_of(name))
                 queries = running.start(name, log, options, folder, trigger_s=float(trigger) if endless else None)
                 running.follow(queries, lambda all_: show(_describe(source, all_)), stopped)
             else:
                 stopped.cancels(spark)
                 with running.watched(spark, show):
-                    written = running.run_batch(name, source.read(spark), options, folder)
+                    written = running.run_batch(name, source.read(spark, running.columns_of(name)), options, folder)
         if streaming:
             click.echo(f"{name}: {show.last}" if show.last else f"{name}: nothing new", err=True)
             if stopped() and not endless:

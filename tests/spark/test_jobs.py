@@ -69,7 +69,7 @@ def done(spark: SparkSession, log: Path, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("done")
     source = plain(log)
     for name in ("series", "exceedances", "topk", "interest", "delay"):
-        assert running.run_batch(name, source.read(spark), OPTIONS, folder)
+        assert running.run_batch(name, source.read(spark, running.columns_of(name)), OPTIONS, folder)
     return folder
 
 
@@ -372,7 +372,7 @@ def follow(
     """Follow until caught up; return the number of batches."""
     if isinstance(source, Path):
         source = plain(source, maxFilesPerTrigger="2")
-    queries = running.start(name, source.follow(spark), options, folder, trigger_s=None)
+    queries = running.start(name, source.follow(spark, running.columns_of(name)), options, folder, trigger_s=None)
     seen: dict[str, running.Progress] = {}
     running.follow(queries, seen.update, lambda: False)
     slowest = min(seen.values(), key=lambda one: one.batch)

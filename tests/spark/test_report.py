@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ BROWSER_S_MAX = 120
 def facts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     folder = tmp_path_factory.mktemp("log")
     made.write(folder, ROWS)
-    return facts_of.gather(plain(folder).read(spark), OPTIONS)
+    return facts_of.gather(partial(plain(folder).read, spark), OPTIONS)
 
 
 def browse(file: Path, *arguments: str) -> str:
@@ -149,9 +150,9 @@ def test_a_page_about_nothing() -> None:
 def test_what_is_written_replaces_what_was_there(
     spark: SparkSession, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "gather", lambda log, options: facts)
+    monkeypatch.setattr(report, "gather", lambda read, options: facts)
     (tmp_path / report.PAGE).write_text("old", encoding="utf-8")
-    path = report.write_report(spark.range(1), OPTIONS, tmp_path, "New")
+    path = report.write_report(lambda columns: spark.range(1), OPTIONS, tmp_path, "New")
     assert path == tmp_path / report.PAGE
     assert "<h1>New</h1>" in path.read_text(encoding="utf-8")
     first = datetime.fromtimestamp(CITY[0].time, UTC).astimezone(MADRID)

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from cluster.spark.jobs.options import JobOptions
 from cluster.spark.jobs.tables import Result, Stream, Table
 
+COLUMNS = ("slot", "epoch", "time_accepted", "time_released")
 AROUND_S = 1.0
 MINUTES = Table("delay_minutes", ("minute", "slot", "epoch"), month_of="minute")
 SLOTS = Table("delay_slots", ("slot",))
@@ -158,7 +159,7 @@ def around_transitions(log: DataFrame, options: JobOptions) -> DataFrame:
 
 def batch(log: DataFrame, options: JobOptions) -> list[Result]:
     """Return the four tables."""
-    log = log.select("slot", "epoch", "time_accepted", "time_released").cache()
+    log = log.select(*COLUMNS).cache()
     return [
         Result(MINUTES, minutes(log)),
         Result(SLOTS, by(log, "slot")),

@@ -25,6 +25,7 @@ from cluster.errors import ConfigError
 from cluster.spark.jobs.averages import hour_periods, hourly_means, periods
 from cluster.spark.jobs.limits import Averaging, Limits
 from cluster.spark.jobs.options import JobOptions
+from cluster.spark.jobs.readings import COLUMNS as COLUMNS
 from cluster.spark.jobs.readings import readings
 from cluster.spark.jobs.tables import Result, Stream, Table, upsert
 

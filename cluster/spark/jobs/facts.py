@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from cluster.readings.madrid import QUANTITIES
 from cluster.spark.jobs import delay, exceedances, interest, series, topk
 from cluster.spark.jobs.limits import Limits
 from cluster.spark.jobs.options import JobOptions
-from cluster.spark.jobs.readings import readings
+from cluster.spark.jobs.readings import COLUMNS, readings
 
 STATIONS_MAX = 500
 EPISODES = 8
@@ -135,10 +135,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     epochs: list[int]
 
 
-def gather(log: DataFrame, options: JobOptions) -> Facts:
-    """Compute what the report shows."""
+def gather(read: Callable[[Sequence[str]], DataFrame], options: JobOptions) -> Facts:
+    """Compute what the report shows. read: gives the log with these columns at least."""
     zone = options.columns.timezone
-    found = readings(log, options.columns).persist(StorageLevel.MEMORY_AND_DISK)
+    found = readings(read(COLUMNS), options.columns).persist(StorageLevel.MEMORY_AND_DISK)
     per_quantity = found.groupBy("quantity").agg(
         F.count("value"),
         F.date_format(F.from_utc_timestamp(F.min("time"), zone), _ISO),
@@ -155,9 +155,9 @@ def gather(log: DataFrame, options: JobOptions) -> Facts:
     ]
     judged = exceedances.judged(found.where(F.col("station").isNotNull()), options.limits, zone).cache()
     runs = exceedances.episodes(judged)
-    timed = log.select("slot", "epoch", "time_accepted", "time_released").persist(StorageLevel.MEMORY_AND_DISK)
+    timed = read(delay.COLUMNS).select(*delay.COLUMNS).persist(StorageLevel.MEMORY_AND_DISK)
     bucket_s, delays = _delays(timed)
-    counted = [tuple(row) for row in interest.sums(log).select(*interest.SUM_COLUMNS).collect()]
+    counted = [tuple(row) for row in interest.sums(read(interest.COLUMNS)).select(*interest.SUM_COLUMNS).collect()]
     facts = Facts(
         timezone=zone,
         summary=interest.summary(counted, options),

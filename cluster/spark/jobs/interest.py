@@ -41,6 +41,7 @@ SUMS = Table("interest_sums", ("kind", "name", "batch"))
 SUMMARY = "interest.json"
 
 MAPS = {"numbers": "float", "integers": "int", "strings": "string", "flags": "bool"}
+COLUMNS = ("time_accepted", "subscriptions", "clients", "nulls", *MAPS)
 SUM_COLUMNS = ("kind", "name", "publications", "matches")
 CLIENT_BITS = 20
 """A subscription's number is client << 20 | the client's own number."""
@@ -252,7 +253,7 @@ def summary(counted: list[tuple[str, str, int, int]], options: JobOptions) -> Su
 
 def batch(log: DataFrame, options: JobOptions) -> list[Result]:
     """Return the five tables; the summary is the runner's to write, of the same sums (write_summary)."""
-    log = log.select("time_accepted", "subscriptions", "clients", "nulls", *MAPS).persist(StorageLevel.DISK_ONLY)
+    log = log.select(*COLUMNS).persist(StorageLevel.DISK_ONLY)
     counted = sums(log).cache()
     published = max(_published(counted), options.publications or 0)
     return [

@@ -19,6 +19,9 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+COLUMNS = ("slot", "offset", "time_published", "time_accepted", "numbers", "integers", "strings")
+"""Of the log, those that readings are made of."""
+
 YEAR_1_S, YEAR_9999_S = -62_135_596_800, 253_402_300_799
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -14,9 +15,11 @@ PAGE = "report.html"
 TITLE = "What the sensors said"
 
 
-def write_report(log: DataFrame, options: JobOptions, folder: Path, title: str | None = None) -> Path:
-    """Write the page into a folder, in the place of an earlier one, and return its path."""
-    text = page(gather(log, options), title or TITLE)
+def write_report(
+    read: Callable[[Sequence[str]], DataFrame], options: JobOptions, folder: Path, title: str | None = None
+) -> Path:
+    """Write the page into a folder, in the place of an earlier one, and return its path. read: as facts.gather's."""
+    text = page(gather(read, options), title or TITLE)
     aside = folder / f"_{PAGE}.new"
     aside.write_text(text, encoding="utf-8")
     return aside.replace(folder / PAGE)

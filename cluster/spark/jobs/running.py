@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cluster.errors import SparkError
+from cluster.spark import frames
 from cluster.spark.jobs import delay, exceedances, interest, series, store, tables, topk
 from cluster.spark.jobs.options import JobOptions
 from cluster.spark.jobs.tables import Stream
@@ -42,6 +43,12 @@ JOBS: dict[str, ModuleType] = {
 POLL_S = 0.25
 
 
+def columns_of(name: str) -> tuple[str, ...]:
+    """Return the columns of the log that a job uses."""
+    found: tuple[str, ...] = JOBS[name].COLUMNS
+    return found
+
+
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """Where the log is.
 
@@ -53,16 +60,20 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "kittiwake"
     options: Mapping[str, str] = msgspec.field(default_factory=dict)
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return what is there now."""
-        return spark.read.format(self.format).options(**self.options).load(self.path)
+    def read(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
+        """Return what is there now. columns: all that is going to be used, None for any."""
+        if self.format == "kittiwake":
+            return frames.read(spark, self.path, columns=columns, more=self.options)
+        frame = spark.read.format(self.format).options(**self.options).load(self.path)
+        return frame if columns is None else frame.select(*columns)
 
-    def follow(self, spark: SparkSession) -> DataFrame:
+    def follow(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return what is there and what comes."""
+        if self.format == "kittiwake":
+            return frames.follow(spark, self.path, columns=columns, more=self.options)
         reader = spark.readStream.format(self.format).options(**self.options)
-        if self.format == "parquet":
-            reader = reader.schema(spark.read.parquet(self.path).schema)
-        return reader.load(self.path)
+        frame = reader.schema(spark.read.parquet(self.path).schema).load(self.path)
+        return frame if columns is None else frame.select(*columns)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cluster.spark.jobs.options import JobOptions
+from cluster.spark.jobs.readings import COLUMNS as COLUMNS
 from cluster.spark.jobs.readings import readings
 from cluster.spark.jobs.tables import Result, Stream, Table
 

@@ -29,6 +29,11 @@ from cluster.spark.jobs.options import JobOptions
 from cluster.spark.jobs.readings import event_time, moment, number
 from cluster.spark.jobs.tables import Stream, Table, sync_folder
 
+COLUMNS = (
+    *("slot", "offset", "epoch", "publisher", "instance", "sequence"),
+    *("time_published", "time_accepted", "time_released"),
+    *("numbers", "integers", "strings", "flags", "nulls", "subscriptions", "clients"),
+)
 STORE = Table("store", ("slot", "offset"))
 DELTA = Table("store_delta", ("slot", "offset"))
 STAGING = "_staging"
@@ -47,9 +52,7 @@ def rows_to_store(log: DataFrame, options: JobOptions) -> DataFrame:
         number(columns.latitude).alias("lat"),
         number(columns.longitude).alias("lon"),
         time.alias("time"),
-        *("slot", "offset", "epoch", "publisher", "instance", "sequence"),
-        *("time_published", "time_accepted", "time_released"),
-        *("numbers", "integers", "strings", "flags", "nulls", "subscriptions", "clients"),
+        *COLUMNS,
     )
 
 

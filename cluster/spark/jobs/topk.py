@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from cluster.spark.jobs.options import JobOptions
+from cluster.spark.jobs.readings import COLUMNS as COLUMNS
 from cluster.spark.jobs.readings import readings
 from cluster.spark.jobs.tables import MONTH, PART, Result, Stream, Table, replace_file
 
