@@ -4,6 +4,7 @@ Feeds the real writer of matched output what an exit point's machine would give 
 the generator, each matched by two clients' subscriptions, all with `ack="stored"`. Prints one JSON object:
 
     rows        written, and first_us, last_us: time_released of the first and of the last
+    segments    sealed
     cpu_share   processor seconds that the writer took of a second: the appends in the machine's turn, syncing, sealing,
                 merging. What the feeding itself takes is not in it (it is measured in its thread and taken off).
     stored_p99_ms   from an append until it is known to be on disk
@@ -25,7 +26,7 @@ from actors.output_writer import OutputWriter
 from cluster.columns import UINT32, UINT64, pack
 from cluster.config import Config, OutputSettings
 from cluster.matched import Hits, Matched, MatchedRun
-from cluster.messages import AppendOutput, Event, NameOutputClients, SealOutput, Stored
+from cluster.messages import AppendOutput, Event, NameOutputClients, OutputState, SealOutput, Stored
 from cluster.output.manifest import Claim
 from cluster.readings.generator import CityGenerator
 
@@ -64,6 +65,7 @@ class Load:
         self._delays_s: list[float] = []
         self._told = threading.Lock()
         self._stored = 0
+        self._segments = 0
         self._failure: BaseException | None = None
         config = Config(
             data_directory=str(folder), output=OutputSettings(path=str(folder), segment_age_s=segment_age_s)
@@ -79,6 +81,8 @@ class Load:
                 for number in range(self._stored + 1, event.upto + 1):
                     self._delays_s.append(now - self._appended_s.pop(number))
                 self._stored = event.upto
+        elif isinstance(event, OutputState):
+            self._segments = event.segments
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
@@ -114,6 +118,7 @@ class Load:
         late = sorted(self._delays_s)
         return {
             "rows": self._rows,
+            "segments": self._segments,
             "first_us": first_us,
             "last_us": last_us,
             "cpu_share": round(used / wall, 4),

@@ -1,4 +1,4 @@
-"""The benchmarks of overload, slow subscribers and herds, small: they end, and nothing is lost. Speed is not judged."""
+"""The benchmarks of overload, slow subscribers, herds and writing, small: they end and lose nothing."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ def test_a_small_herd_comes_back_whole() -> None:
     figures = figures_of("herd", "--clients", "60", "--rounds", "2")
     assert (figures["not_back"], figures["sessions"]) == (0, 60)
     assert figures["back_s"]["max"] is not None
+
+
+def test_what_writing_costs_a_running_exit_point_is_measured() -> None:
+    command = [sys.executable, "-m", "bench.spark_exit_point", "--rate", "500", "--seconds", "1", "--warm-up-s", "0.5"]
+    more = ["--stored-rate", "200", "--stored-s", "1"]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert (figures["rows"], figures["lost"], figures["doubled"]) == (250 + 500 + 200, 0, 0)
+    assert 0 < figures["stored_ack_ms"]["p50"] <= figures["stored_ack_ms"]["p99"] <= figures["stored_ack_ms"]["max"]
+    assert set(figures["exit_point_cpu_share"]) == {"off", "on"}

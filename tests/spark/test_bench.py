@@ -13,18 +13,23 @@ from bench import spark as bench
 
 def test_it_measures_and_counts(spark: SparkSession, tmp_path: Path) -> None:
     small = ["--rows", "1500", "--slots", "2", "--repeats", "1", "--trigger-s", "1", "--warm-up-s", "0"]
-    live = ["--stream-rate", "300", "--stream-s", "4", "--write-rate", "500", "--write-s", "1"]
+    live = ["--stream-rate", "300", "--stream-s", "4", "--write-s", "0"]
     values = bench.measure(spark, bench.parser().parse_args([*small, *live, "--folder", str(tmp_path)]))
-    assert (values["rows"], values["lost"], values["doubled"]) == (1500 + 1200 + 500, 0, 0)
+    assert (values["rows"], values["lost"], values["doubled"]) == (1500 + 1200, 0, 0)
     assert values["ours_rows_per_second"] > 0
     assert values["parquet_rows_per_second"] > 0
     assert values["streaming_rows_per_second"] > 0
     assert 5 < values["bytes_per_row"] < 500
-    assert values["writer_cpu_share"] > 0
+    assert set(values["shapes"]) == {"all", "named", "sums", "unnamed"}
+    for found in values["shapes"].values():
+        assert found["ratio"] > 0
+        assert len(found["ours_s"]) == len(found["parquet_s"]) == 1
     delay = values["streaming_delay_s"]
     assert delay["rows"] == 1200
     assert 0 < delay["p50"] <= delay["p95"] <= delay["max"]
-    assert set(values["bars"]) == {"read_ratio", "streaming_delay_p95_s", "writer_cpu_share"}
+    assert 0 < delay["segments"]["left"] <= delay["segments"]["sealed"]
+    assert values["segment_age_s"] == 1
+    assert set(values["bars"]) == {"read_ratio", "named_read_ratio", "streaming_delay_p95_s"}
     assert not list(tmp_path.iterdir())
 
 
