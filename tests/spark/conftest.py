@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cluster.spark import session
+from tests.spark.query import QUICK
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,8 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Short queries over few rows: what the JVM's second compiler gains comes after they are done.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    found = session("tests", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2, **quick})
+    found = session("tests", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2, **QUICK})
     yield found
     found.stop()

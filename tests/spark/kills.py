@@ -87,7 +87,7 @@ class Writer:
     failure: BaseException | None = None
 
     def write(self) -> None:
-        slot = self.rng.randrange(3 if sum(self.written) > 1500 else 2)
+        slot = self.rng.randrange(3 if sum(self.written) > 800 else 2)
         count = self.rng.randint(1, 120)
         append(self.folders.log, slot, readings(self.written[slot], count))
         self.written[slot] += count
@@ -98,7 +98,7 @@ class Writer:
                 if self.stopping.wait(self.rng.uniform(0.05, 0.3)):
                     return
                 # A query on a machine under load is slow: what waits for it stays about the same.
-                if sum(self.written) < 2000 + ROWS_MAX * max(self.folders.batches()[0], default=0):
+                if sum(self.written) < 1000 + ROWS_MAX * max(self.folders.batches()[0], default=0):
                     self.write()
                 if turn % 5 == 4:
                     compact(self.folders.log, self.rng.randrange(2))
@@ -126,7 +126,7 @@ def run(spark: SparkSession, folder: Path, kills: int, seed: int) -> Outcome:
         thread.join()
     if writer.failure is not None:
         raise writer.failure
-    finish(lambda: start(spark, folders.log, folders.checkpoint, folders.sink, availableNow=True))
+    finish(lambda: start(spark, folders.log, folders.checkpoint, folders.sink, 10_000, availableNow=True))
     found: list[Any] = spark.read.parquet(str(folders.sink)).select("slot", "offset", "sequence").collect()
     names = [(row["slot"], row["offset"], row["sequence"]) for row in found]
     expected = {(slot, offset, offset) for slot, count in enumerate(writer.written) for offset in range(count)}

@@ -13,11 +13,19 @@ from pyspark.sql.streaming import StreamingQuery
 from cluster.spark import session
 
 ROWS_MAX = 150
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Short queries over few rows: to compile, by Spark or by the JVM's second compiler, takes longer than they do."""
 
 
-def start(spark: SparkSession, log: Path, checkpoint: Path, sink: Path, **trigger: object) -> StreamingQuery:
-    """Start the query: small micro-batches into Parquet files."""
-    frame = spark.readStream.format("kittiwake").option("maxOffsetsPerTrigger", ROWS_MAX).load(str(log))
+def start(
+    spark: SparkSession, log: Path, checkpoint: Path, sink: Path, rows_max: int = ROWS_MAX, **trigger: object
+) -> StreamingQuery:
+    """Start the query: micro-batches of so many rows at most into Parquet files."""
+    frame = spark.readStream.format("kittiwake").option("maxOffsetsPerTrigger", rows_max).load(str(log))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
     return writer.trigger(**trigger).start(str(sink))  # type: ignore[arg-type]
 
@@ -41,6 +49,6 @@ def finish(begin: Callable[[], StreamingQuery]) -> None:
 
 
 if __name__ == "__main__":
-    spark = session("to be killed", **{"spark.master": "local[2]", "spark.driver.memory": "512m"})
+    spark = session("to be killed", **{"spark.master": "local[2]", "spark.driver.memory": "512m", **QUICK})
     log, checkpoint, sink = map(Path, sys.argv[1:4])
     finish(lambda: start(spark, log, checkpoint, sink, processingTime="0 seconds"))

@@ -23,7 +23,7 @@ def test_killed_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) ->
 def test_segments_come_and_are_merged_while_a_query_follows(spark: SparkSession, tmp_path: Path) -> None:
     log, sink = tmp_path / "log", tmp_path / "sink"
     append(log, 0, readings(0, 300))
-    query = start(spark, log, tmp_path / "checkpoint", sink, processingTime="0 seconds")
+    query = start(spark, log, tmp_path / "checkpoint", sink, 400, processingTime="0 seconds")
     try:
         for turn in range(1, 6):
             append(log, 0, readings(300 * turn, 200))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations, groupby
 from pathlib import Path
@@ -44,16 +43,6 @@ OPTIONS = JobOptions(
 )
 CITY = made.city()
 ROWS = list(made.rows(CITY))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plans_are_interpreted(spark: SparkSession) -> Iterator[None]:
-    """To compile a plan into Java takes longer than a few hundred rows do."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    spark.conf.set("spark.sql.adaptive.enabled", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
-    spark.conf.unset("spark.sql.adaptive.enabled")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from cluster.spark.jobs import report
 from cluster.spark.jobs.facts import Facts
 from cluster.spark.jobs.page import page
 from tests.spark import made
-from tests.spark.test_jobs import CITY, MADRID, OPTIONS, ROWS, plain, plans_are_interpreted  # noqa: F401
+from tests.spark.test_jobs import CITY, MADRID, OPTIONS, ROWS, plain
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER_S_MAX = 120
