@@ -32,6 +32,7 @@ class Publishing:
     def __init__(self, shared: Shared, journal: Journal, validity: Validity) -> None:
         self._shared = shared
         self._journal = journal
+        self._settled_in = 0  # the last portion for which an acknowledgement waits, or has waited
         self._validity = validity
         self.publishers = 0
         self.pool_bytes = 0
@@ -136,7 +137,12 @@ class Publishing:
         """The matchers have what clients have published."""
         for (client, upto, rejected), outcome in zip(message.acknowledgements, message.outcomes, strict=True):
             session = self._publisher(client)
-            if session is None or not session.kept_any or upto <= session.acknowledged:
+            saved = partial(self._acknowledge_saved, client, upto, rejected, outcome)
+            if session is None:
+                # Behind what has waited for the disk while the session was there.
+                self._journal.when(self._settled_in, saved)
+                continue
+            if not session.kept_any or upto <= session.acknowledged:
                 self._acknowledge(session, client, upto, rejected, outcome)
                 continue
             portion = self._validity.settle(
@@ -144,7 +150,7 @@ class Publishing:
             )
             # One behind the other, whether or not the later one has anything to wait for itself.
             session.settled_in = max(session.settled_in, portion)
-            saved = partial(self._acknowledge_saved, client, upto, rejected, outcome)
+            self._settled_in = max(self._settled_in, portion)
             self._journal.when(session.settled_in, saved)
 
     def _publisher(self, client: int) -> Session | None:

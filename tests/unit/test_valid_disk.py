@@ -16,7 +16,9 @@ from cluster.messages import (
     ACCESS_POINT,
     CONNECTION_POINT,
     COORDINATOR_PEER,
+    EXIT_POINT,
     AboutValid,
+    Acknowledge,
     Emptied,
     Event,
     FindValid,
@@ -134,6 +136,25 @@ def test_what_is_valid_is_acknowledged_when_it_is_on_disk() -> None:
     (acknowledged,) = bench.heard(client)
     assert isinstance(acknowledged, frames.Acknowledged)
     assert acknowledged.upto == 2
+
+
+def test_what_became_of_publications_is_entered_in_order_when_their_publisher_has_gone() -> None:
+    """The second acknowledgement has nothing to wait for itself, and is behind the first one all the same."""
+    bench = Bench()
+    client = bench.login()
+    key = bench.key(client)
+    bench.publish(client, 1, 6)
+    bench.drain()
+    answer = Peer(EXIT_POINT, 0)
+    bench.feed(Received(answer, Acknowledge([(key, 4, [])], [(3, 0, 1)])))
+    bench.drain()
+    bench.close(client)
+    bench.feed(Received(answer, Acknowledge([(key, 6, [])], [(0, 0, 2)])))
+    bench.drain()
+    bench.sync()
+    gauges = bench.machine.gauges()
+    outcomes = ("outcome_matched", "outcome_unmatched", "outcome_rejected", "outcome_repeated", "abandoned")
+    assert [gauges[name] for name in outcomes] == [3, 0, 0, 3, 0]
 
 
 def test_who_publishes_nothing_valid_waits_for_no_disk() -> None:
