@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -37,6 +38,8 @@ from cluster.messages import COORDINATOR
 __all__ = ["Broker", "compile_matching", "launch", "prepare_environment", "read_status"]
 
 LOOPBACK = "127.0.0.1"
+
+log = logging.getLogger("kittiwake")
 ENDED_S = 10.0
 """How long processes that were told to end may still hold the matched output."""
 
@@ -149,10 +152,16 @@ async def compile_matching() -> None:
 
 
 def prepare_environment() -> None:
-    """Set what Ray reads from the environment; before it is imported."""
+    """Set what Ray reads from the environment; before it is imported.
+
+    Where it is imported already it has read whether calls need a token, and its other processes must not differ.
+    """
     # Workers run in this environment; Ray's hook would build one anew for each from `uv run`.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    elif "RAY_AUTH_MODE" not in os.environ:
+        log.warning("Ray was imported without RAY_AUTH_MODE=token: any user of this machine can call its processes")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from actors.launch import prepare_environment
+
+prepare_environment()  # before any test's module imports Ray
+
 MACHINE = ("live", "spark")
 """Tests that start a cluster or a Spark: one at a time, as each takes the machine for itself."""
 
