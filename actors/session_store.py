@@ -36,6 +36,7 @@ from cluster.journal import (
     RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
+    SaveMark,
     SaveSession,
     SaveSubscription,
     SaveValid,
@@ -54,6 +55,9 @@ _OPEN = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS sessions (session INTEGER PRIMARY KEY, state BLOB NOT NULL, deliveries BLOB);
+CREATE TABLE IF NOT EXISTS marks (
+    session INTEGER NOT NULL, publisher TEXT NOT NULL, instance BLOB NOT NULL, sequence INTEGER NOT NULL,
+    PRIMARY KEY (session, publisher, instance)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS subscriptions (
     session INTEGER NOT NULL, number INTEGER NOT NULL, filter TEXT NOT NULL, policy TEXT NOT NULL,
     normal_form BLOB NOT NULL, PRIMARY KEY (session, number)) WITHOUT ROWID;
@@ -132,9 +136,13 @@ class SessionStore:
         database = self._database
         try:
             sessions = {
-                session: SavedSession(session, state, deliveries or b"", [], [])
+                session: SavedSession(session, state, deliveries or b"", [], [], [])
                 for session, state, deliveries in database.execute("SELECT * FROM sessions ORDER BY session")
             }
+            for session, publisher, blob, sequence in database.execute("SELECT * FROM marks"):
+                sessions[session].marks.append((publisher, _instance(blob), sequence))
+            for one in sessions.values():
+                one.marks.sort()
             for row in database.execute("SELECT * FROM subscriptions ORDER BY session, number"):
                 sessions[row[0]].subscriptions.append(SaveSubscription(*row))
             rows = database.execute("SELECT session, first, last, entries FROM segments ORDER BY session, last")
@@ -210,12 +218,16 @@ class SessionStore:
                 execute("DELETE FROM withdrawals WHERE publisher = ? AND instance = ? AND sequence = ?", key)
             case SaveDeliveries(session, deliveries):
                 execute("UPDATE sessions SET deliveries = ? WHERE session = ?", (deliveries, session))
+            case SaveMark(session, publisher, instance, sequence):
+                execute(
+                    "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (session, publisher, _blob(instance), sequence)
+                )
             case SaveSubscription():
                 execute("INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)", tuple(write))
             case RemoveSubscription(session, number):
                 execute("DELETE FROM subscriptions WHERE session = ? AND number = ?", (session, number))
             case EndSession(session):
-                for table in ("sessions", "subscriptions", "segments"):
+                for table in ("sessions", "marks", "subscriptions", "segments"):
                     execute(f"DELETE FROM {table} WHERE session = ?", (session,))
             case DeadLetter():
                 pass  # written already

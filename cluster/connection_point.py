@@ -28,8 +28,12 @@ from cluster.messages import (
     COORDINATOR_PEER,
     MATCHER,
     Abort,
+    AboutHandover,
+    AboutSession,
+    AboutValid,
     Acknowledge,
     Again,
+    BringSession,
     Changed,
     ClientBytes,
     ClientClosed,
@@ -47,9 +51,11 @@ from cluster.messages import (
     Explain,
     Explained,
     Flush,
+    HandSession,
     HomeFound,
     Install,
     Instruction,
+    KeepSession,
     LaneDown,
     LaneUp,
     Message,
@@ -79,15 +85,17 @@ from cluster.serving.changes import Changes
 from cluster.serving.connections import Connections
 from cluster.serving.delivering import Delivering
 from cluster.serving.giving import Giving
+from cluster.serving.handing import Handing
 from cluster.serving.leaving import Leaving
 from cluster.serving.login import Login
 from cluster.serving.notifying import Notifying
 from cluster.serving.publishing import Publishing
-from cluster.serving.records import Connection
+from cluster.serving.records import Connection, Session
 from cluster.serving.requests import Requests
 from cluster.serving.sessions import Sessions
 from cluster.serving.shared import SESSION_MASK, Shared
 from cluster.serving.subscribing import Subscribing
+from cluster.serving.taking import Taking
 from cluster.serving.turns import Turns
 from cluster.validity import Validity
 from cluster.view import View, view_of
@@ -109,12 +117,15 @@ class ConnectionPoint:
         leaving = self._leaving = Leaving(shared, changes, validity)
         connections = self._connections = Connections(shared, self._gone)
         self._sessions = Sessions(shared, incarnation, publishing)
-        attaching = self._attaching = Attaching(shared, homes, self._sessions, publishing, changes, leaving)
+        attaching = self._attaching = Attaching(shared, homes, self._sessions, publishing, changes, leaving, validity)
+        self._handing = Handing(shared, incarnation, homes, connections, self._moved)
+        leaving.with_sessions(self._handing)
+        self._taking = Taking(shared, homes, self._sessions, changes, attaching, leaving, validity)
         login = self._login = Login(shared, config, connections, self._sessions, homes, attaching, leaving)
         subscribing = self._subscribing = Subscribing(shared, config, changes, journal, attaching, leaving, validity)
         requests = Requests(shared, connections, login, attaching, publishing, subscribing, changes, leaving, validity)
         self._turns = Turns(shared, connections, requests, changes, validity)
-        self._giving = Giving(shared, validity)
+        self._giving = Giving(shared, journal, validity)
         self._delivering = Delivering(shared, journal)
         self._notifying = Notifying(shared, connections, self._delivering, self._giving)
         self._recovered = 0  # the epoch of the last Recover
@@ -154,6 +165,8 @@ class ConnectionPoint:
                 self._leaving.see_emptied()
             case Restored(memory, now_us):
                 self._attaching.restore(memory)
+                self._handing.restore()
+                self._taking.restore()
                 self._validity.restore(memory, now_us)
             case _:
                 pass
@@ -167,6 +180,7 @@ class ConnectionPoint:
             "queued": sum(session.outbox.queued for session in sessions),
             "durable_sessions": len(self._homes),
             "durable_queued": self._homes.queued,
+            "durable_arriving": len(self._homes.arriving),
             "durable_bytes": self._homes.room.bytes,
             "unstored_portions": self._journal.underway,
             "in_flight": self._publishing.books.in_flight,
@@ -183,6 +197,7 @@ class ConnectionPoint:
         self._changes.send_again()
         self._turns.next_round()
         self._publishing.send_all()
+        self._taking.step()
         self._giving.find()
         self._notifying.flush()
         portion = self._journal.take()
@@ -203,6 +218,13 @@ class ConnectionPoint:
         self._validity.tick(now_ms)
         self._connections.check(former_ms)
         self._attaching.expire()
+        self._handing.tick(now_ms)
+        self._taking.tick(now_ms)
+
+    def _moved(self, session: Session) -> None:
+        """A durable session lives elsewhere now."""
+        assert session.durable is not None, "not durable"
+        self._attaching.end(session, session.durable)
 
     def _gone(self, connection: Connection) -> None:
         """A connection is no more; neither is its session."""
@@ -220,10 +242,10 @@ class ConnectionPoint:
         self._sessions.count()
         self._publishing.forget(session)
         self._delivering.release(session, everything=True)
-        self._giving.forget(session, number)
         if session.durable is not None:
             self._attaching.detach(session, session.durable)
         else:
+            self._giving.forget(session, number)
             self._changes.close_all(session)
         shared.out.append(Send(COORDINATOR_PEER, SessionClosed(session.client_id, session.key)))
         self._leaving.see_emptied()
@@ -287,6 +309,7 @@ class ConnectionPoint:
         self._changes.send_unsent()
         self._publishing.send_again()
         self._validity.go_on()
+        self._subscribing.ask_for_valid()
         self._leaving.see_emptied()
 
     # What others say ---------------------------------------------------------------------------------------------
@@ -305,12 +328,13 @@ class ConnectionPoint:
                 if since >= self._recovered:
                     self._subscribing.changed(numbers)
             case Relay(sender, _, content):
-                self._validity.received(sender, content, leaving=self._leaving.moving is not None)
-                self._leaving.see_emptied()
+                self._relayed(sender, content)
             case Install():
                 shared.view = view_of(message)
                 self._look_about()
                 shared.rebind(shared.view)
+            case HomeFound(_, -1):
+                self._taking.home_known(message)
             case HomeFound():
                 connection = self._login.home_found(message)
                 if connection is not None and connection.bodies:
@@ -360,6 +384,16 @@ class ConnectionPoint:
                     self._connections.refuse(connection, Bye("shutdown", "the cluster stops"))
             case _:
                 raise AssertionError(f"{Peer(CONNECTION_POINT, shared.slot)} got {type(message).__name__} from {peer}")
+
+    def _relayed(self, sender: int, content: AboutValid | AboutSession) -> None:
+        match content:
+            case AboutHandover():
+                self._handing.received(sender, content)
+            case BringSession() | HandSession() | KeepSession():
+                self._taking.received(sender, content)
+            case _:
+                self._validity.received(sender, content, leaving=self._leaving.moving is not None)
+        self._leaving.see_emptied()
 
     def _explained(self, question: Explain) -> Explained:
         shared = self._shared

@@ -59,6 +59,7 @@ from cluster.messages import (
     Drain,
     DurableEnded,
     DurableHomes,
+    DurableMoved,
     Emptied,
     Event,
     Explained,
@@ -182,7 +183,7 @@ class Coordinator:
                 self._recovering.answered(peer, message)
             case Explained():
                 self._shared.out += self._questions.answered(peer, message)
-            case SessionOpened() | SessionClosed() | DurableHomes() | DurableEnded() | FindHome():
+            case SessionOpened() | SessionClosed() | DurableHomes() | DurableMoved() | DurableEnded() | FindHome():
                 self._logins.take(peer, message)
             case Emptied(number):
                 self._leavers.emptied(peer, number)

@@ -46,6 +46,9 @@ UNTIL_UNPUBLISHED = (1 << 63) - 1
 INITIAL_NONE = "none"
 INITIAL_VALID = "valid"
 
+REDELIVERED, GIVEN = 1, 2
+"""Bits of `Notify.redelivered`."""
+
 SUBSCRIPTION_BITS = 20
 """A client's own number of a subscription fits in this many bits; the cluster's id has the session above them."""
 
@@ -265,7 +268,8 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
     numbers:   uint32, the client's own numbers of the subscriptions that match.
     positions:   of a durable session: uint64 per notification, its place among all of the session, from 1 on; it names
                  the notification for good. They rise, but for what the client has refused.
-    redelivered: of a durable session: a byte per notification, 1 if it may have been delivered before.
+    redelivered: of a durable session: a byte per notification. Bit 0: it may have been delivered before; bit 1: it
+                 was valid when its subscription was opened, and comes before what that one matches live.
     """
 
     runs: list[tuple[str, int, int]]

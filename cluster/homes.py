@@ -1,4 +1,7 @@
-"""The durable sessions that live at one connection point: which they are, and when they end."""
+"""The durable sessions that live at one connection point: which they are, and when they end.
+
+Those that are about to move here are kept apart: nobody finds them before they live here.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ class Homes:
         self.room = Room()
         self._config = config
         self._sessions: dict[str, DurableSession] = {}
+        self._arriving: dict[str, DurableSession] = {}
         self._looked_ms = 0
 
     def __len__(self) -> int:
@@ -36,11 +40,29 @@ class Homes:
         return len(self._sessions) >= self._config.durable.sessions
 
     def restore(self, recovered: Recovered) -> list[DurableSession]:
-        """Take up what an earlier incarnation has left; return the sessions."""
+        """Take up what an earlier incarnation has left; return the sessions, those that arrive included."""
         for saved in recovered.sessions:
             session = DurableSession.restored(saved, self.journal, self.room, *self._limits())
-            self._sessions[session.client_id] = session
-        return list(self._sessions.values())
+            known = self._sessions if session.arriving is None else self._arriving
+            known[session.client_id] = session
+        return [*self._sessions.values(), *self._arriving.values()]
+
+    @property
+    def arriving(self) -> list[DurableSession]:
+        """Those that are about to move here."""
+        return list(self._arriving.values())
+
+    def arrive(self, number: int, client_id: str) -> DurableSession:
+        """One is to move here, over the limit if need be: it was promised."""
+        assert client_id not in self._arriving, f"{client_id} arrives already"
+        session = DurableSession(number, client_id, self.journal, self.room, *self._limits())
+        self._arriving[client_id] = session
+        return session
+
+    def take_over(self, session: DurableSession) -> None:
+        """It lives here from now on."""
+        assert session.client_id not in self._sessions, f"{session.client_id} has a session"
+        self._sessions[session.client_id] = self._arriving.pop(session.client_id)
 
     def find(self, client_id: str) -> DurableSession | None:
         """Return the client's session, None if it has none here."""
@@ -59,7 +81,8 @@ class Homes:
 
     def end(self, session: DurableSession) -> None:
         """It is over, on disk too with the journal's present portion."""
-        del self._sessions[session.client_id]
+        known = self._sessions if self._sessions.get(session.client_id) is session else self._arriving
+        del known[session.client_id]
         session.end()
         self.journal.write(EndSession(session.number))
 
@@ -73,7 +96,7 @@ class Homes:
         self._looked_ms = now_ms
         out = []
         for session in self._sessions.values():
-            if session.window:
+            if session.window or session.frozen_to is not None:
                 continue
             if session.detached_ms is None:
                 session.detached_ms = now_ms

@@ -14,6 +14,9 @@ Doubles: what was accepted before its question and matched after the subscriptio
 what has come live (it waits behind the initial ones): of each publisher everything from the first such publication on
 comes live, and is not given. The other way round, what is given and not acknowledged yet may come live later, and is
 left out then: `admits`. What is acknowledged can't.
+
+A durable session's survives its connection point: what is given is in the session's queue, and with it on disk are
+`upto` and what was given and may still come live; what has come live waits in the same queue (`durable.py`).
 """
 
 from __future__ import annotations
@@ -117,6 +120,26 @@ class Initial:
             chosen.append(first)
             most_bytes -= len(first.payload) + len(first.publisher) + 24
         return chosen, passed
+
+    # A later life of the connection point --------------------------------------------------------------------------
+
+    def given(self) -> list[tuple[str, int, list[int]]]:
+        """Return (publisher, instance, sequences) of what was given and may still come live; for `resume`."""
+        return [(*life, sorted(sequences)) for life, sequences in self._given.items()]
+
+    def resume(self, given: Iterable[tuple[str, int, list[int]]]) -> None:
+        """Take up what an earlier life has given; `upto` is set by the owner, `came_live` is called for the rest."""
+        for publisher, instance, sequences in given:
+            self._given[publisher, instance] = set(sequences)
+
+    def came_live(self, life: Life, sequence: int) -> None:
+        """This has come live in an earlier life, in each publisher's order."""
+        self._live_from.setdefault(life, sequence)
+
+    def end(self) -> None:
+        """Everything was given in an earlier life."""
+        self.asking = True
+        self.parts = {}
 
     # Live notifications --------------------------------------------------------------------------------------------
 

@@ -34,6 +34,15 @@ class SaveDeliveries(NamedTuple):
     deliveries: bytes
 
 
+class SaveMark(NamedTuple):
+    """The session, which has moved, has been offered what this publisher sent, up to this sequence."""
+
+    session: int
+    publisher: str
+    instance: int
+    sequence: int
+
+
 class EndSession(NamedTuple):
     """Forget the session, its subscriptions and its notifications."""
 
@@ -126,19 +135,23 @@ class DeadLetter(NamedTuple):
     line: bytes
 
 
-OfSession = SaveSession | SaveDeliveries | EndSession | SaveSubscription | RemoveSubscription | Append | Discard
+OfSession = (
+    SaveSession | SaveDeliveries | SaveMark | EndSession | SaveSubscription | RemoveSubscription | Append | Discard
+)
 OfValid = SaveValid | RemoveValid | SaveWithdrawal | RemoveWithdrawal
 Write = OfSession | OfValid | Took | DeadLetter
 
 
 class SavedSession(NamedTuple):
-    """A session as it is on disk. deliveries: empty if never saved; segments: (first, last, entries), ascending."""
+    """A session as it is on disk. deliveries: empty if never saved; segments: (first, last, entries), ascending;
+    marks: (publisher, instance, sequence)."""
 
     session: int
     state: bytes
     deliveries: bytes
     subscriptions: list[SaveSubscription]
     segments: list[tuple[int, int, bytes]]
+    marks: list[tuple[str, int, int]] = []  # noqa: RUF012
 
 
 class Recovered(NamedTuple):

@@ -33,6 +33,21 @@ class Ranges:
         """Return the ranges."""
         return list(zip(self._first, self._last, strict=True))
 
+    def add_all(self, first: int, last: int) -> None:
+        """Put all numbers from `first` to `last` in, none of which is."""
+        assert first <= last, f"a range from {first} to {last}"
+        place = bisect_right(self._first, first)
+        assert place == 0 or self._last[place - 1] < first, f"{first} is in already"
+        assert place == len(self._first) or last < self._first[place], f"{last} is in already"
+        if place < len(self._first) and self._first[place] == last + 1:
+            last = self._last[place]
+            del self._first[place], self._last[place]
+        if place and self._last[place - 1] == first - 1:
+            self._last[place - 1] = last
+        else:
+            self._first.insert(place, first)
+            self._last.insert(place, last)
+
     def add(self, number: int) -> None:
         """Put a number in. Cost: O(log n) to find the place, O(n) words to move."""
         place = bisect_right(self._first, number)

@@ -20,6 +20,7 @@ from cluster.journal import (
     RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
+    SaveMark,
     SaveSession,
     SaveSubscription,
     SaveValid,
@@ -34,6 +35,7 @@ from cluster.messages import Store
 class _Rows:
     state: bytes = b""
     deliveries: bytes = b""
+    marks: dict[tuple[str, int], int] = field(default_factory=dict)
     subscriptions: dict[int, SaveSubscription] = field(default_factory=dict)
     segments: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)  # by last position
 
@@ -101,6 +103,8 @@ class SessionDisk:
                 rows.state = state
             case SaveDeliveries(_, deliveries):
                 rows.deliveries = deliveries
+            case SaveMark(_, publisher, instance, sequence):
+                rows.marks[publisher, instance] = sequence
             case SaveSubscription(_, number):
                 rows.subscriptions[number] = write
             case RemoveSubscription(_, number):
@@ -121,6 +125,7 @@ class SessionDisk:
                 rows.deliveries,
                 [rows.subscriptions[number] for number in sorted(rows.subscriptions)],
                 [rows.segments[last] for last in sorted(rows.segments)],
+                [(*life, sequence) for life, sequence in sorted(rows.marks.items())],
             )
             for session, rows in sorted(self._sessions.items())
         ]

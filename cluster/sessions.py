@@ -8,6 +8,9 @@ A durable session lives at one connection point, connected or not; a second one 
 elsewhere. So a connection point that knows none asks for it, and whoever asks first is the home. Connection points
 say what lives with them whenever their lane to the coordinator comes up; a new coordinator says nothing about homes
 before all have. What it knows of a connection point that has crashed holds until the next incarnation says it anew.
+
+A connection point that is to leave hands its sessions to others (`serving/handing.py`). In between both have one, and
+say so; it lives with the one that has said so last, and the former home forgets it only when that is known here.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from cluster.messages import (
     CONNECTION_POINT,
     DurableEnded,
     DurableHomes,
+    DurableMoved,
     FindHome,
     Instruction,
     Peer,
@@ -34,7 +38,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._open: dict[str, dict[int, int]] = {}  # client id -> client -> instance, the newest last
-        self._homes: dict[str, int] = {}  # client id -> slot
+        self._homes: dict[str, list[int]] = {}  # client id -> slots, the home last
         self._told: set[int] = set()  # slots that have said what lives with them
 
     def __len__(self) -> int:
@@ -57,13 +61,13 @@ class Sessions:
     def gone(self, slot: int) -> None:
         """A connection point is no more, and none takes its slot."""
         self.forget(slot)
-        for client_id in [name for name, home in self._homes.items() if home == slot]:
-            del self._homes[client_id]
+        for client_id in [name for name, homes in self._homes.items() if slot in homes]:
+            self._not_at(client_id, slot)
         self._told.discard(slot)
 
     def homes(self, slot: int) -> int:
         """Return how many durable sessions live at a connection point, as far as is known."""
-        return sum(home == slot for home in self._homes.values())
+        return sum(homes[-1] == slot for homes in self._homes.values())
 
     @property
     def durable(self) -> int:
@@ -74,19 +78,33 @@ class Sessions:
         """Return the home of a client's durable session, which is the asker's slot if it has none; -1 if that cannot
         be said, as not all connection points (`slots`) have told theirs."""
         if not self._told.issuperset(slots):
-            return self._homes.get(question.client_id, -1)
-        return self._homes.setdefault(question.client_id, slot)
+            return self._homes.get(question.client_id, [-1])[-1]
+        return self._homes.setdefault(question.client_id, [slot])[-1]
 
-    def durables(self, slot: int, message: DurableHomes | DurableEnded) -> None:
+    def _not_at(self, client_id: str, slot: int) -> None:
+        homes = [home for home in self._homes.get(client_id, ()) if home != slot]
+        if homes:
+            self._homes[client_id] = homes
+        else:
+            self._homes.pop(client_id, None)
+
+    def durables(self, slot: int, message: DurableHomes | DurableMoved | DurableEnded) -> None:
         """Take what a connection point says about those that live there."""
         match message:
             case DurableHomes(client_ids, asked):
-                newest = {name: home for name, home in self._homes.items() if home != slot or name in asked}
-                self._homes = newest | dict.fromkeys(client_ids, slot)
+                living = {*client_ids, *asked}
+                for client_id in [name for name, homes in self._homes.items() if slot in homes and name not in living]:
+                    self._not_at(client_id, slot)
+                for client_id in client_ids:
+                    self._lives_at(client_id, slot)
                 self._told.add(slot)
+            case DurableMoved(client_id):
+                self._lives_at(client_id, slot)
             case DurableEnded(client_id):
-                if self._homes.get(client_id) == slot:
-                    del self._homes[client_id]
+                self._not_at(client_id, slot)
+
+    def _lives_at(self, client_id: str, slot: int) -> None:
+        self._homes[client_id] = [*(home for home in self._homes.get(client_id, ()) if home != slot), slot]
 
     def handle(self, message: SessionOpened | SessionClosed) -> list[Instruction]:
         """Take what a connection point reports; return what to tell another one about it."""

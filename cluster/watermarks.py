@@ -7,7 +7,7 @@ is at or below the last sequence that came is a double, or was overtaken and may
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable
 from typing import Any
 
 Key = tuple[str, int]
@@ -29,6 +29,10 @@ class Watermarks:
         twin = Watermarks(self._limit)
         twin._upto = self._upto.copy()
         return twin
+
+    def items(self) -> ItemsView[Key, int]:
+        """Return every publisher with the last sequence that came."""
+        return self._upto.items()
 
     def upto(self, key: Key) -> int:
         """Return the last sequence that came, 0 for none."""

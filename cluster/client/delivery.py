@@ -32,7 +32,7 @@ from cluster.client.notification import Notification, decode_numbers
 from cluster.client.positions import Positions
 from cluster.client.served import Served
 from cluster.errors import CodecError
-from cluster.frames import Dropped, Notify, NotifyValid
+from cluster.frames import GIVEN, REDELIVERED, Dropped, Notify, NotifyValid
 from cluster.watermarks import Watermarks
 
 _KEYS_KEPT = 4096
@@ -375,7 +375,16 @@ class Delivery:
                     inboxes = (self.wide,)
                 payload = frame.payload[at:end]
                 notification = Notification(
-                    run, sequence, payload, ids, len(inboxes), None, position, bool(again), positions
+                    run,
+                    sequence,
+                    payload,
+                    ids,
+                    len(inboxes),
+                    None,
+                    position,
+                    bool(again & REDELIVERED),
+                    positions,
+                    bool(again & GIVEN),
                 )
                 for inbox in inboxes:
                     inbox.queue.append(notification)

@@ -12,7 +12,7 @@ from cluster.coordinating.records import State
 from cluster.coordinating.shared import Shared
 from cluster.coordinating.steps import Steps
 from cluster.coordinating.waves import Waves
-from cluster.messages import ACCESS_POINT, CONNECTION_POINT, DATA_LAYERS, MATCHER, Peer
+from cluster.messages import ACCESS_POINT, DATA_LAYERS, MATCHER, Peer
 from cluster.view import KEY_GROUPS
 from cluster.wish import PLURALS, Slots, WishError, slots_of, wanted_slots
 
@@ -116,13 +116,6 @@ class Wishes:
         if strategy == "stop_swap" and wanted[ACCESS_POINT] != list(shared.view.access_points):
             # Parked changes of one client could be let go by two access points, in any order.
             raise WishError("stop_swap cannot change access points; it is there to be compared with")
-        for slot in sorted({*shared.view.connection_points} - {*wanted[CONNECTION_POINT]}):
-            held = shared.sessions.homes(slot)
-            if held:
-                # They are in the file of the slot, and would be owed to nobody.
-                raise WishError(
-                    f"{Peer(CONNECTION_POINT, slot)} cannot go: {held} durable session{'s' * (held > 1)} live there"
-                )
         return wanted, strategy
 
     def _taken_slots(self) -> set[Peer]:

@@ -4,6 +4,7 @@
     publications         from a publisher's connection point to the subscribers', and the acknowledgement back
     subscriptions        a change of one, to the matchers that own it, and back
     relay, valid         what connection points say to each other, about publications that stay valid
+    handover             and about durable sessions that change their home
     membership, reports  roles join, say how they are, and leave
     transition           one view follows another
     recovery             others take the place of roles that have died
@@ -52,6 +53,7 @@ from cluster.messages.events import (
     Stored,
     Tick,
 )
+from cluster.messages.handover import AboutHandover, AboutSession, BringSession, HandSession, KeepSession
 from cluster.messages.ids import (
     ACCESS_POINT,
     CONNECTION_POINT,
@@ -127,6 +129,7 @@ from cluster.messages.reports import Heartbeat, Report, ReportMessage
 from cluster.messages.sessions import (
     DurableEnded,
     DurableHomes,
+    DurableMoved,
     FindHome,
     HomeFound,
     SessionClosed,
@@ -201,6 +204,8 @@ __all__ = [
     "OPERATOR",
     "SESSION_BITS",
     "Abort",
+    "AboutHandover",
+    "AboutSession",
     "AboutValid",
     "Acknowledge",
     "AdoptOutput",
@@ -212,6 +217,7 @@ __all__ = [
     "ApplyChanges",
     "Batch",
     "Begin",
+    "BringSession",
     "Broadcast",
     "ChangeSubscriptions",
     "Changed",
@@ -233,6 +239,7 @@ __all__ = [
     "Drained",
     "DurableEnded",
     "DurableHomes",
+    "DurableMoved",
     "Emptied",
     "Ended",
     "Epoch",
@@ -251,12 +258,14 @@ __all__ = [
     "GroupCopy",
     "GroupsEnd",
     "GroupsTaken",
+    "HandSession",
     "Heartbeat",
     "HomeFound",
     "Install",
     "Installed",
     "Instruction",
     "Join",
+    "KeepSession",
     "Kill",
     "LaneDown",
     "LaneUp",

@@ -4,6 +4,7 @@ into it."""
 from __future__ import annotations
 
 from cluster.messages.base import Message
+from cluster.messages.handover import AboutSession
 from cluster.messages.valid import AboutValid
 
 
@@ -12,4 +13,4 @@ class Relay(Message, frozen=True, array_like=True, tag=100, gc=False):
 
     sender: int
     receivers: list[int]
-    content: AboutValid
+    content: AboutValid | AboutSession

@@ -59,10 +59,18 @@ class HomeFound(Message, frozen=True, array_like=True, tag=82, gc=False):
     address: str
 
 
+class DurableMoved(Message, frozen=True, array_like=True, tag=84, gc=False):
+    """CP -> C: this client's durable session lives here from now on; answered with HomeFound of connection -1."""
+
+    client_id: str
+
+
 class DurableEnded(Message, frozen=True, array_like=True, tag=83, gc=False):
     """CP -> C: this client's durable session, which lived here, is no more."""
 
     client_id: str
 
 
-SessionMessage = SessionOpened | SessionClosed | SessionTaken | DurableHomes | FindHome | HomeFound | DurableEnded
+SessionMessage = (
+    SessionOpened | SessionClosed | SessionTaken | DurableHomes | FindHome | HomeFound | DurableMoved | DurableEnded
+)

@@ -10,4 +10,5 @@ it asks when it is made, so the list of its arguments is the list of what it dep
     delivering, notifying         from Deliver to Notify
     giving                        what is valid, to a new subscription
     leaving                       clients move away before this connection point goes
+    handing, taking               durable sessions go to another connection point
 """

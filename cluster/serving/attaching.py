@@ -30,6 +30,7 @@ from cluster.serving.publishing import Publishing
 from cluster.serving.records import Refusal, Session
 from cluster.serving.sessions import Sessions
 from cluster.serving.shared import SESSION_MASK, SUBSCRIPTION_MASK, Shared
+from cluster.validity import Validity
 
 
 class Attaching:
@@ -46,6 +47,7 @@ class Attaching:
         publishing: Publishing,
         changes: Changes,
         leaving: Leaving,
+        validity: Validity,
     ) -> None:
         self._shared = shared
         self._homes = homes
@@ -54,6 +56,7 @@ class Attaching:
         self._publishing = publishing
         self._changes = changes
         self._leaving = leaving
+        self._validity = validity
         self._unregistered: list[Session] = []
 
     def restore(self, recovered: Recovered) -> None:
@@ -61,25 +64,34 @@ class Attaching:
         for publisher, instance, sequence in recovered.took:
             self._shared.watermarks.raise_to((publisher, instance), sequence)
         for durable in self._homes.restore(recovered):
-            key = client_key(self._shared.slot, durable.number)
-            session = Session(
-                None,
-                durable.client_id,
-                key,
-                durable.instance,
-                Peer(ACCESS_POINT, 0),
-                self._sessions.outbox(1),
-                durable=durable,
-            )
+            session = self.detached(durable, Peer(ACCESS_POINT, 0))
             for number, held in durable.subscriptions.items():
-                identity = subscription_id(key, number)
+                identity = subscription_id(session.key, number)
                 session.subscriptions[number] = SubscriptionChange(self._changes.number(), identity, held.normal_form)
-            # What a subscription matched that was closed before may still come, of whatever number.
-            session.live = columns.mask_with(session.live, SUBSCRIPTION_MASK)
-            session.live[list(session.subscriptions)] = True
-            session.closed_any = True
-            self._shared.sessions[durable.number] = session
             self._unregistered.append(session)
+
+    def detached(self, durable: DurableSession, access_point: Peer) -> Session:
+        """Return a session without a connection."""
+        session = self._shared.sessions[durable.number] = Session(
+            None,
+            durable.client_id,
+            client_key(self._shared.slot, durable.number),
+            durable.instance,
+            access_point,
+            self._sessions.outbox(1),
+            durable=durable,
+            serving=durable.serving,
+            initials=durable.initials,
+        )
+        # What a subscription matched that was closed before may still come, of whatever number.
+        session.live = columns.mask_with(session.live, SUBSCRIPTION_MASK)
+        session.live[list(durable.subscriptions)] = True
+        session.closed_any = True
+        return session
+
+    def awaits(self, session: Session) -> bool:
+        """Tell whether a restored session's subscriptions are still to be told to the matchers."""
+        return any(one is session for one in self._unregistered)
 
     def register(self) -> None:
         """Clients are let in: the matchers are to know what was restored, unless a recovery has told them."""
@@ -99,9 +111,10 @@ class Attaching:
         if durable is None:
             session = self._sessions.new(hello, 1)
             durable = session.durable = self._homes.open(session.key & SESSION_MASK, hello.client_id)
+            session.serving, session.initials = durable.serving, durable.initials
         else:
             session = self._shared.sessions[durable.number]
-            if hello.session != durable.number:
+            if hello.session != durable.name:
                 listed = [(number, held.filter, held.policy) for number, held in sorted(durable.subscriptions.items())]
         number = self._sessions.number()
         session.publisher = client_key(self._shared.slot, number)
@@ -128,14 +141,23 @@ class Attaching:
         self._shared.touched[durable.number] = session
 
     def end(self, session: Session, durable: DurableSession) -> None:
-        """Its client wants it no more, or it has expired."""
+        """Its client wants it no more, or it has expired, or lives elsewhere now."""
+        self.discard(session)
+        self._shared.out.append(Send(COORDINATOR_PEER, DurableEnded(session.client_id)))
+        self._leaving.ended(session)
+
+    def discard(self, session: Session) -> None:
+        """Forget a session that has no connection, and have the matchers do so."""
+        durable = session.durable
+        assert durable is not None, "not durable"
+        self._unregistered = [one for one in self._unregistered if one is not session]
         del self._shared.sessions[durable.number]
         self._shared.naming.end(session.key)
         self._shared.touched.pop(durable.number, None)
+        for initial in durable.serving.values():
+            self._validity.forget(durable.number, initial)
         self._homes.end(durable)
         self._changes.close_all(session)
-        self._shared.out.append(Send(COORDINATOR_PEER, DurableEnded(session.client_id)))
-        self._leaving.see_emptied()
 
     def settle(self, session: Session, frame: frames.Settle) -> None:
         """The client has taken notifications, or refuses them. Raises Refusal."""

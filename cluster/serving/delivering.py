@@ -83,11 +83,19 @@ class Delivering:
                 if session.durable is not None:
                     # Those of the doubles too: their first copies may not be on disk.
                     self._hold_until_stored(exit_point, message.runs, used, held)
-                if doubles:
+                    if session.durable.frozen:
+                        chunk = chunk.select(np.arange(0))  # its next home has it
+                    elif session.durable.marks is not None:
+                        before, chunk = chunk, session.durable.offered(chunk)
+                        if len(chunk) < len(before) and not session.admits(session.durable.last):
+                            self._hold(exit_point, session, session.durable.last, message.runs, used, held)
+                if doubles and (session.durable is None or not session.durable.keeps_marks):
                     chunk = self._without(doubles, exit_point, session, chunk, chosen, message.runs, run_of, held)
-                if session.closed_any:
+                if session.closed_any and len(chunk):
                     chunk = chunk.only(session.live)
                 if session.initials and len(chunk):
+                    if session.durable is not None:
+                        self._note_taken(chunk)  # though nothing of it may be left
                     chunk = admitted(chunk, session.initials)
                 if len(chunk):
                     self._queue(exit_point, session, chunk, message.runs, used, held)

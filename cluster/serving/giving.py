@@ -1,15 +1,20 @@
 """What is valid, to a subscription that wants it: before anything else.
 
 From its Subscribe on until that is written nothing is taken from the session's outbox. `initial.py` says which
-publications are given, `validity.py` finds them.
+publications are given, `validity.py` finds them. What a durable session is given goes into its queue, which sees to the
+order (`durable.py`), whether or not there is a connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from cluster import frames
-from cluster.initial import frame_of
+from cluster.durable import DurableSession
+from cluster.initial import Initial, frame_of
+from cluster.journal import Journal, Took
+from cluster.messages import ValidPublication
 from cluster.serving.records import Session
 from cluster.serving.shared import Shared
 from cluster.validity import PIECE, Validity
@@ -22,8 +27,9 @@ point."""
 class Giving:
     """Serves the subscriptions in `Session.serving`."""
 
-    def __init__(self, shared: Shared, validity: Validity) -> None:
+    def __init__(self, shared: Shared, journal: Journal, validity: Validity) -> None:
         self._shared = shared
+        self._journal = journal
         self._validity = validity
 
     def look_about(self) -> None:
@@ -54,10 +60,7 @@ class Giving:
         for initial in list(islice(asking, SERVED_AT_ONCE)):
             while room := session.outbox.room:
                 given, passed = initial.take(min(room, PIECE), self._shared.limits.frame_bytes // 2)
-                for one in (*given, *passed):
-                    if one.settled:
-                        # So is all before it: what comes again of it has been sent again.
-                        self._shared.watermarks.raise_to((one.publisher, one.instance), one.sequence)
+                self._note_settled((*given, *passed))
                 over = initial.over
                 if given or over:
                     self._shared.write(session, frame_of(initial.number, given, last=over))
@@ -76,11 +79,54 @@ class Giving:
             if not initial.over:
                 self._validity.ask_more(number, initial)
 
+    def queue(self, number: int, session: Session, durable: DurableSession) -> None:
+        """Put what is valid into a durable session's queue, as far as there is room, and see to it that more comes."""
+        asking = (initial for initial in session.serving.values() if initial.asking)
+        for initial in list(islice(asking, SERVED_AT_ONCE)):
+            if self._queue_some(durable, initial):
+                self._validity.forget(number, initial)
+                durable.served(initial.number)
+                if not initial.prune(self._came(session)):
+                    del session.initials[initial.number]
+            elif durable.has_room(initial.number):
+                self._validity.ask_more(number, initial)
+
+    def _queue_some(self, durable: DurableSession, initial: Initial) -> bool:
+        """Return whether that was all."""
+        while not initial.over and durable.has_room(initial.number):
+            given, passed = initial.take(PIECE, self._shared.limits.frame_bytes // 2)
+            if not given and not passed:
+                break
+            for key in self._note_settled((*given, *passed)):
+                # A later life must not take it for new either.
+                self._journal.write(Took(*key, self._shared.watermarks.upto(key)))
+            for one in (*given, *passed):
+                if one.settled:
+                    durable.mark((one.publisher, one.instance), one.sequence)
+            durable.give(initial.number, given)
+            self._shared.counters["valid_given"] += len(given)
+        return initial.over
+
+    def _note_settled(self, publications: tuple[ValidPublication, ...]) -> dict[tuple[str, int], None]:
+        """Of these, what is settled, and all before it, is not new any more if it is sent again; return whose it is."""
+        lives: dict[tuple[str, int], None] = {}
+        for one in publications:
+            if one.settled:
+                self._shared.watermarks.raise_to((one.publisher, one.instance), one.sequence)
+                lives[one.publisher, one.instance] = None
+        return lives
+
+    def _came(self, session: Session) -> Callable[[tuple[str, int]], int]:
+        """Return what tells the last sequence that came live of a publisher."""
+        if session.durable is not None and session.durable.marks is not None:
+            return session.durable.marks.upto
+        return self._shared.watermarks.upto
+
     def forget_given(self) -> None:
         """Let go of what can't come live any more."""
         for session in self._shared.sessions.values():
             for number, initial in list(session.initials.items()):
-                if number not in session.serving and not initial.prune(self._shared.watermarks.upto):
+                if number not in session.serving and not initial.prune(self._came(session)):
                     del session.initials[number]
 
     def forget(self, session: Session, number: int) -> None:

@@ -71,6 +71,8 @@ class Login:
                 raise Refusal("durable", f"expires is {hello.expires_s} s, the limit is {limit} s")
             if hello.max_deliver < 0:
                 raise Refusal("durable", f"max_deliver is {hello.max_deliver}")
+            if self._leaving.handing.settled:
+                raise Refusal("unavailable", "the durable sessions of this connection point are about to move")
             if self._homes.find(hello.client_id) is None:
                 # It may live elsewhere.
                 connection.asked = hello
@@ -141,7 +143,7 @@ class Login:
             self._connections.refuse(connection, bye)
             return None
         try:
-            if self._leaving.moving is not None:
+            if self._leaving.moving is not None or self._leaving.handing.settled:
                 raise Refusal("shutdown", "this connection point is about to leave")
             self.open(connection, hello)
         except Refusal as refusal:

@@ -76,6 +76,8 @@ class Notifying:
         if session.closed_now:
             session.closed_now = False
             durable.keep(session.live)
+        if session.serving:
+            self._giving.queue(durable.number, session, durable)
         connection = None if session.connection is None else self._shared.connections[session.connection]
         if connection is not None and session.greeting is None and connection.full_ms is None:
             for portion in durable.take():

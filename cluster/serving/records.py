@@ -93,7 +93,8 @@ class Session:
     greeting:        of a durable session, the arguments of the Welcome that waits until the connection is on disk and
                      the matchers have answered its changes, `unanswered` of them: what it names as held is in force.
     serving:         by number, the subscriptions that are being given what is valid, or are to be; until it is empty
-                     the outbox waits. initials: these, and those that may still get live what they were given.
+                     the outbox waits. initials: these, and those that may still get live what they were given. Both
+                     are the durable half's own, if there is one.
     kept_any:        it has published with valid_for. not_kept: (sequence, reason), until they are acknowledged.
     settled_in:      the journal's portion that must be on disk before anything more is acknowledged.
     """

@@ -69,7 +69,7 @@ class Sessions:
             session,
             frames.Welcome(
                 frames.VERSION,
-                session.key & SESSION_MASK,
+                session.key & SESSION_MASK if session.durable is None else session.durable.name,
                 self._shared.timing.client_heartbeat_ms,
                 window,
                 window_bytes,

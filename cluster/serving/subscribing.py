@@ -67,11 +67,11 @@ class Subscribing:
             )
             return cost
         valid = frame.initial == INITIAL_VALID
-        if frame.initial not in (INITIAL_NONE, INITIAL_VALID) or (valid and (not new or session.durable is not None)):
+        if valid and not new and session.durable is not None:
+            valid = False  # asked again, as the answer was lost with a connection: it has been given that, or will be
+        if frame.initial not in (INITIAL_NONE, INITIAL_VALID) or (valid and not new):
             reason = f"initial {frame.initial[:32]!r}, known are {INITIAL_NONE}, {INITIAL_VALID}"
-            if session.durable is not None:
-                reason = f"a durable session has no subscriptions with initial {INITIAL_VALID}"
-            elif not new:
+            if valid:
                 reason = f"subscription {frame.number} is open, a new one alone has initial {INITIAL_VALID}"
             self._shared.write(session, frames.Refused(frame.request, "initial", reason, None, None))
             return cost
@@ -99,7 +99,9 @@ class Subscribing:
         session.live = columns.mask_with(session.live, frame.number)
         session.live[frame.number] = True
         session.outbox.set_policy(frame.number, policy)
-        if valid:
+        if valid and session.durable is not None:
+            session.durable.serve(frame.number, Initial(frame.number, normal_form))
+        elif valid:
             session.serving[frame.number] = session.initials[frame.number] = Initial(frame.number, normal_form)
         self._send_change(session, frame.request, frame.number, normal_form)
         return cost + len(normal_form) // 10
@@ -111,12 +113,14 @@ class Subscribing:
             return
         del session.subscriptions[frame.number]
         session.asked.pop(frame.number, None)
-        initial = session.serving.pop(frame.number, None)
+        initial = session.serving.get(frame.number)
         if initial is not None:
             self._validity.forget(session.key & SESSION_MASK, initial)
             self._shared.touched[session.key & SESSION_MASK] = session
         if session.durable is not None:
             session.durable.close(frame.number)
+        elif initial is not None:
+            del session.serving[frame.number]
         self._send_change(session, frame.request, frame.number, None)
 
     def _send_change(self, session: Session, request: int, number: int, normal_form: bytes | None) -> None:
@@ -158,6 +162,14 @@ class Subscribing:
                 self._validity.ask(change.session, initial)
         self._changes.see_rebuilt()
         self._leaving.see_emptied()
+
+    def ask_for_valid(self) -> None:
+        """A recovery is over: what an earlier incarnation was giving is asked for, as the matchers hold it again."""
+        for number, session in self._shared.sessions.items():
+            for initial in session.serving.values():
+                held = session.subscriptions.get(initial.number)
+                if not initial.asking and held is not None and held.change not in self._changes.underway:
+                    self._validity.ask(number, initial)
 
     def _done(self, session: Session, connection: int | None, request: int) -> None:
         if connection == session.connection:

@@ -86,7 +86,7 @@ class Turns:
         try:
             while bodies and self._may_go_on(connection):
                 frame = decode_client_frame(bodies[0])
-                if self._requests.must_wait(frame):
+                if self._requests.must_wait(connection, frame):
                     connection.waits = True
                     break
                 bodies.popleft()

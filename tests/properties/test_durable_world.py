@@ -1,10 +1,14 @@
 """Durable sessions among all the real machines, in random order: lanes, sockets and disks at their own speed,
-connections that are lost, programs that die, crashes of any role, also of the session's home.
+connections that are lost, programs that die, crashes of any role, also of the session's home; connection points come
+and go, so that sessions change their home, and wishes are taken back.
 
     no loss     what was acknowledged to its publisher, and published after the subscription was confirmed, comes
     order       per publisher, what comes for the first time comes in order
     doubles     a notification that this program or an earlier one was handed comes again only with the flag; after
                 what it has acknowledged, at most a window for each crash of the home
+    home        each session lives at one connection point in the end, and nothing is left of it elsewhere
+    valid       a subscription that is opened later with what is valid gets all of it that was acknowledged by then, and
+                before what is live
 
 Clients are the SDK's pure half. `test_a_queue_out_of_order_is_noticed` and its neighbours break the machines, to see
 that this sees it.
@@ -16,19 +20,24 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
 from unittest.mock import patch
 
 import msgpack
+import msgspec
 import pytest
 
+from cluster import validity
 from cluster.assembly import Assembly
 from cluster.client.delivery import Inbox
-from cluster.client.protocol import ClientProtocol, Durable, Ended
+from cluster.client.protocol import ClientProtocol, Durable, Ended, Moving
 from cluster.client.publishing import Offer
 from cluster.codec import decode_message, encode_message
-from cluster.config import Config, Layers, Timing
+from cluster.config import Config, Layers, Timing, Transitions
 from cluster.connection_point import ConnectionPoint
 from cluster.durable import DurableSession, Portion
+from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.journal import Took
 from cluster.messages import (
     CONNECTION_POINT,
@@ -37,15 +46,19 @@ from cluster.messages import (
     ClientClosed,
     ClientConnected,
     Died,
+    DurableMoved,
     Peer,
     Received,
+    Request,
     Tick,
 )
+from cluster.serving import giving
 from cluster.serving.attaching import Attaching
 from cluster.serving.delivering import Delivering
 
 SEEDS = 40
 TIMING = Timing(client_heartbeat_ms=10**8, role_heartbeat_ms=10**6, role_lost_ms=10**8)
+TRANSITIONS = Transitions(move_clients_ms=500)
 WINDOW = 4
 
 
@@ -106,6 +119,9 @@ class Someone:
             self.lose()
             return
         for outcome in self.protocol.receive(data):
+            if isinstance(outcome, Moving):
+                self.lose()  # as any lost connection
+                return
             if isinstance(outcome, Ended):
                 assert outcome.reconnect, outcome
                 if outcome.address:
@@ -118,13 +134,17 @@ class Someone:
 class Subscriber(Someone):
     """Its program notes what it is handed, and dies now and then.
 
+    valid: whose publications are valid for ever; then it subscribes late, and is to get these too.
+
     confirmed: how many publications of each publisher had been offered when the subscription was confirmed.
     handed: what came, as (publisher, n). acknowledged: of these, what the program was done with.
     """
 
-    def __init__(self, world: World, name: str, text: str, least: int) -> None:
+    def __init__(self, world: World, name: str, text: str, least: int, valid: str = "") -> None:
         super().__init__(world, name, Durable())
         self.text = text
+        self.valid = valid
+        self.subscribed = False
         self.least = least
         self.confirmed: Counter[str] | None = None
         self.handed: set[tuple[str, int]] = set()
@@ -132,11 +152,19 @@ class Subscriber(Someone):
         self.last: Counter[str] = Counter()
         self.doubles = 0
         self.forgiven = 0
-        self.subscribe()
+        self.given = 0
+        self.settled = 0  # of those that are valid, when the subscription was asked for
+        if not valid:
+            self.subscribe()
 
     def subscribe(self) -> None:
-        request = self.protocol.requests.open(self.text, "block", lambda _: None)
-        self.protocol.delivery.open(request.number, self.inbox)
+        if not self.subscribed:
+            offers = [offer for one in self.world.publishers if one.name == self.valid for offer in one.offers]
+            self.settled = sum(1 for _ in takewhile(lambda offer: offer.settled, offers))
+        self.subscribed = True
+        request = self.protocol.requests.open(self.text, "block", lambda _: None, valid=bool(self.valid))
+        self.protocol.delivery.open(request.number, self.inbox, valid=bool(self.valid))
+        self.write()
 
     def receive(self, data: bytes | None) -> None:
         super().receive(data)
@@ -151,7 +179,7 @@ class Subscriber(Someone):
         self.lose()
         self.protocol = self.begin()
         self.forgiven += WINDOW
-        if self.confirmed is None:
+        if self.confirmed is None and self.subscribed:
             self.subscribe()
 
     def work(self) -> None:
@@ -166,6 +194,9 @@ class Subscriber(Someone):
         else:
             assert key[1] > self.last[key[0]], f"{self.name} is handed {key} after {self.last[key[0]]}"
             self.last[key[0]] = key[1]
+        if one.initial:
+            assert one.publisher == self.valid, f"{self.name} is given {key} as valid"
+            self.given += 1
         self.handed.add(key)
         self.acknowledged.add(key)
         self.protocol.delivery.took(one)
@@ -174,14 +205,15 @@ class Subscriber(Someone):
 
 
 class Publisher(Someone):
-    """Publishes n = 1, 2, ..."""
+    """Publishes n = 1, 2, ..., valid for ever or not at all."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, valid_for_ms: int = 0) -> None:
         super().__init__(world, name, None)
+        self.valid_for_ms = valid_for_ms
         self.offers: list[Offer] = []
 
     def publish(self) -> None:
-        offer = Offer((msgpack.packb({"n": len(self.offers) + 1}),), 1)
+        offer = Offer((msgpack.packb({"n": len(self.offers) + 1}),), 1, valid_for_ms=self.valid_for_ms)
         self.offers.append(offer)
         self.world.offered[self.name] += 1
         self.protocol.publishing.offer(offer)
@@ -201,15 +233,22 @@ class World:
         )
         self.offered: Counter[str] = Counter()
         self.connections = 0
+        self.moved = 0  # sessions that have come to a connection point, or were said to
         self.wires: dict[int, Wire] = {}
         self.now_ms = 1000
         self.disks = self.rng.choice([0.02, 0.2, 1.0])  # how fast they are
-        self.assembly = Assembly(Config(layers=layers, timing=TIMING), self._output)
+        self.assembly = Assembly(Config(layers=layers, timing=TIMING, transitions=TRANSITIONS), self._output)
         self.settle()
-        self.subscribers = [Subscriber(self, "all", "n > 0", 1), Subscriber(self, "some", "n > 10", 11)]
-        self.publishers = [Publisher(self, "p"), Publisher(self, "q")]
+        self.publishers: list[Publisher] = []
+        self.subscribers = [
+            Subscriber(self, "all", "n > 0", 1),
+            Subscriber(self, "some", "n > 10", 11),
+            Subscriber(self, "late", "n > 2", 3, valid="q"),
+        ]
+        self.publishers = [Publisher(self, "p"), Publisher(self, "q", UNTIL_UNPUBLISHED)]
         self.clients: list[Someone] = [*self.subscribers, *self.publishers]
         self.crashes: Counter[str] = Counter()
+        self.crashed_giving = 0
 
     def _output(self, peer: Peer, connection: int, data: bytes | None) -> None:
         wire = self.wires.get(connection)
@@ -263,6 +302,7 @@ class World:
 
     def deliver(self, sender: Peer, receiver: Peer) -> None:
         message = decode_message(encode_message(self.assembly.take(sender, receiver)))
+        self.moved += isinstance(message, DurableMoved)
         self.assembly.feed(receiver, Received(sender, message))
         self.assembly.see_flushed(sender)
 
@@ -279,7 +319,11 @@ class World:
         """A client, the network or a role does something."""
         rng = self.rng
         what = rng.random()
-        if what < 0.35:
+        if what < 0.02:
+            for subscriber in self.subscribers:
+                if not subscriber.subscribed:
+                    subscriber.subscribe()
+        elif what < 0.35:
             rng.choice(self.publishers).publish()
         elif what < 0.65:
             rng.choice(self.subscribers).work()
@@ -289,22 +333,57 @@ class World:
             rng.choice(self.clients).lose()
         elif what < 0.89:
             rng.choice(self.subscribers).die()
-        elif what < 0.93 and self.assembly.coordinator._shared.recovery is None:
+        elif what < 0.91:
+            self.wish()
+        elif what < 0.95 and self.assembly.coordinator._shared.recovery is None:
             self.crash(rng.choice([*sorted(self.assembly.roles), *self.assembly.connection_points()]))
         else:
             self.tick()
 
     def run(self) -> None:
+        with patch.multiple(validity, PIECE=3, PIECE_LOOKS=10, LOOKS=4), patch.multiple(giving, PIECE=3):
+            self._run()
+
+    def _run(self) -> None:
         for _ in range(500):
             if self.rng.random() < 0.2:
                 self.act()
+            home = self.giving()
+            if home is not None and self.rng.random() < 0.08 and self.assembly.coordinator._shared.recovery is None:
+                self.crashed_giving += 1
+                self.crash(home)
             found = self.moves()
             if found:
                 self.rng.choice(found)()
         self._heal()
         self._check()
 
+    def wish(self) -> None:
+        """An operator wants something."""
+        rng = self.rng
+        if rng.random() < 0.2:
+            self.assembly.request(Request("abort", b"{}"))
+        elif rng.random() < 0.3:
+            slot = rng.choice(self.assembly.connection_points()).slot
+            self.ask(replace=[["connection_point", slot]])
+        else:
+            self.ask(connection_points=rng.randint(1, 3))
+
+    def ask(self, **wanted: object) -> None:
+        self.assembly.request(Request("scale", msgspec.json.encode(wanted)))
+
+    def giving(self) -> Peer | None:
+        """Return a connection point in the midst of giving a session what is valid."""
+        for peer in self.assembly.connection_points():
+            for session in machine_of(self, peer)._homes._sessions.values():
+                if any(initial.upto is not None for initial in session.serving.values()):
+                    return peer
+        return None
+
     def _heal(self) -> None:
+        for subscriber in self.subscribers:
+            if not subscriber.subscribed:
+                subscriber.subscribe()
         for _ in range(200):
             self.settle()
             self.tick()
@@ -324,22 +403,38 @@ class World:
                 owed.append(f"{one.name} not done")
         for peer in self.assembly.connection_points():
             gauges = self.assembly.roles[peer].machine.gauges()
-            owed += [f"{peer} {name}" for name in ("durable_queued", "durable_bytes", "held_runs") if gauges[name]]
+            names = ("durable_queued", "durable_bytes", "held_runs", "durable_arriving")
+            owed += [f"{peer} {name}" for name in names if gauges[name]]
+            if machine_of(self, peer)._leaving.moving is not None:
+                owed.append(f"{peer} is leaving")
         return owed
 
     def _check(self) -> None:
         for one in self.subscribers:
             assert one.confirmed is not None
             for publisher in self.publishers:
-                wanted = range(max(one.confirmed[publisher.name] + 1, one.least), len(publisher.offers) + 1)
+                wanted = [*range(max(one.confirmed[publisher.name] + 1, one.least), len(publisher.offers) + 1)]
+                if publisher.name == one.valid:
+                    wanted += range(one.least, one.settled + 1)
                 missing = [n for n in wanted if (publisher.name, n) not in one.handed]
                 assert not missing, f"{one.name} has not got {missing} of {publisher.name}"
             assert one.doubles <= one.forgiven, f"{one.name} was handed {one.doubles} again"
+        homes: list[str] = []
         for peer in self.assembly.connection_points():
-            machine = self.assembly.roles[peer].machine
-            assert isinstance(machine, ConnectionPoint)
-            for session in machine._homes._sessions.values():
+            for session in machine_of(self, peer)._homes._sessions.values():
                 session.check()
+                homes.append(session.client_id)
+        assert sorted(homes) == sorted(one.name for one in self.subscribers)
+        stored = {
+            peer: [one.session for one in disk.read().sessions] for peer, disk in self.assembly.session_disks.items()
+        }
+        assert sum(map(len, stored.values())) == len(homes), f"on disk are {stored}"
+
+
+def machine_of(world: World, peer: Peer) -> ConnectionPoint:
+    machine = world.assembly.roles[peer].machine
+    assert isinstance(machine, ConnectionPoint)
+    return machine
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -349,15 +444,21 @@ def test_a_random_history(seed: int) -> None:
 
 def test_the_histories_have_what_they_are_about() -> None:
     crashes: Counter[str] = Counter()
-    doubles = 0
+    doubles = given = crashed_giving = moved = 0
     for seed in range(8):
         world = World(seed)
         world.run()
         crashes += world.crashes
+        given += sum(one.given for one in world.subscribers)
+        crashed_giving += world.crashed_giving
+        moved += world.moved
         doubles += sum(one.doubles for one in world.subscribers)
     assert len(crashes) == 4, crashes
     assert crashes[CONNECTION_POINT] > 5
     assert doubles > 0
+    assert given > 20
+    assert crashed_giving > 0
+    assert moved > 3
 
 
 def caught() -> bool:
@@ -398,6 +499,16 @@ def test_sequences_that_are_not_restored_are_noticed() -> None:
 
     assert Took is not None
     with patch.object(Attaching, "restore", forgetful):
+        assert caught()
+
+
+def test_what_both_homes_have_taken_is_noticed() -> None:
+    take_over = DurableSession.take_over
+
+    def forgetful(self: DurableSession, state: bytes, deliveries: bytes, entries: Any, _: object) -> None:
+        take_over(self, state, deliveries, entries, [])
+
+    with patch.object(DurableSession, "take_over", forgetful):
         assert caught()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.client import Client, Policy, Subscription
 from cluster.config import Config, Durable
-from cluster.errors import ConfigError, ConnectionLostError, KittiwakeError, RefusedError, SessionError
+from cluster.errors import ConfigError, ConnectionLostError, RefusedError, SessionError
 from cluster.messages import CONNECTION_POINT, Peer
 from cluster.testing import LocalCluster
 from tests.unit.conversation import conversation
@@ -269,15 +269,24 @@ async def test_subscriptions_are_taken_up_closed_and_grouped() -> None:
 
 
 @conversation
-async def test_a_connection_point_with_durable_sessions_stays() -> None:
-    async with LocalCluster(connection_points=2) as local:
+async def test_a_connection_point_that_leaves_hands_over_its_durable_sessions() -> None:
+    async with LocalCluster(connection_points=2) as local, local.connect("p") as publisher:
+        async with durable(local, "away", connection_point=1) as client:
+            await client.subscribe("n > 1")
         async with durable(local, connection_point=1) as client:
-            await client.subscribe("n > 0")
-            with pytest.raises(KittiwakeError, match="connection_point 1 cannot go: 1 durable session live there"):
-                await local.admin.scale(connection_points=1)
-            await client.close(end_session=True)
-        await until(lambda: local.status()["durable_sessions"] == 0)
-        await local.admin.scale(connection_points=1)
+            subscription = await client.subscribe("n > 0")
+            await publish(publisher, 1, 2)
+            assert await take(subscription, 1) == [(1, False)]
+            await local.admin.scale(connection_points=1)
+            await publish(publisher, 3)
+            assert await take(subscription, 2) == [(2, False), (3, False)]
+            await client.close()
+        assert local.status()["durable_sessions"] == 2
+        assert not local._assembly.session_disks[Peer(CONNECTION_POINT, 1)].read().sessions
+        async with durable(local, "away") as client:
+            assert client.held == {0: "n > 1"}
+            subscription = await client.take_up(0)
+            assert await take(subscription, 2) == [(2, False), (3, False)]
 
 
 @conversation

@@ -31,6 +31,7 @@ from cluster.journal import (
     RemoveWithdrawal,
     SaveDeliveries,
     SavedSession,
+    SaveMark,
     SaveSession,
     SaveSubscription,
     SaveValid,
@@ -66,23 +67,30 @@ def test_a_session_is_read_as_it_was_written(tmp_path: Path) -> None:
             Append(7, 1, 3, b"abc"),
             Append(7, 4, 4, b"d"),
             Took("p", (1 << 64) - 1, 9),
+            SaveMark(7, "q", (1 << 64) - 1, 3),
+            SaveMark(7, "q", (1 << 64) - 1, 4),
         ]
     )
     store.write([SaveSession(7, b"two")])
     store.close()
     store = opened(tmp_path)
     assert store.read() == Recovered(
-        [SavedSession(7, b"two", b"counts", [subscription], [(1, 3, b"abc"), (4, 4, b"d")])],
+        [SavedSession(7, b"two", b"counts", [subscription], [(1, 3, b"abc"), (4, 4, b"d")], [("q", 2**64 - 1, 4)])],
         [Took("p", (1 << 64) - 1, 9)],
         [],
         [],
     )
     store.write([Discard(7, 3), RemoveSubscription(7, 0), Took("p", (1 << 64) - 1, 12)])
     assert store.read() == Recovered(
-        [SavedSession(7, b"two", b"counts", [], [(4, 4, b"d")])], [Took("p", 2**64 - 1, 12)], [], []
+        [SavedSession(7, b"two", b"counts", [], [(4, 4, b"d")], [("q", 2**64 - 1, 4)])],
+        [Took("p", 2**64 - 1, 12)],
+        [],
+        [],
     )
     store.write([EndSession(7)])
     assert store.read().sessions == []
+    store.write([SaveSession(7, b"again")])
+    assert store.read().sessions == [SavedSession(7, b"again", b"", [], [])]
     store.close()
 
 
@@ -93,7 +101,7 @@ def test_it_holds_what_the_disk_of_the_simulator_holds(tmp_path: Path) -> None:
     for number in range(1, 120):
         writes: list[Write] = [SaveSession(session, rng.randbytes(4)) for session in lasts]
         for session in lasts:
-            match rng.randrange(7):
+            match rng.randrange(8):
                 case 0:
                     writes.append(SaveSubscription(session, rng.randrange(3), "f", "block", rng.randbytes(3)))
                 case 1:
@@ -105,6 +113,8 @@ def test_it_holds_what_the_disk_of_the_simulator_holds(tmp_path: Path) -> None:
                     writes.append(Discard(session, rng.randint(0, lasts[session])))
                 case 5:
                     writes.append(SaveDeliveries(session, rng.randbytes(2)))
+                case 7:
+                    writes.append(SaveMark(session, rng.choice("pq"), rng.randint(1, 2), number))
                 case 6 if rng.random() < 0.2:
                     writes.append(EndSession(session))
         key = (rng.choice("pq"), rng.choice((0, 2**64 - 1)), rng.randint(1, 4))
