@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from actors.launch import prepare_environment
 
 prepare_environment()  # before any test's module imports Ray
 
-MACHINE = ("live", "spark")
-"""Tests that start a cluster or a Spark: one at a time, as each takes the machine for itself."""
+TOGETHER = ("live", "spark")
+"""Folders of tests that start clusters on Ray, or Sparks: one at a time."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -18,8 +20,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 2 if whole else 0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(item.get_closest_marker(name) for name in MACHINE):
-            item.add_marker(pytest.mark.xdist_group("machine"))
+class Spread(LoadScopeScheduling):
+    """Each file is run by one process, and each folder of TOGETHER, in the order in which they are found."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.split("/")[1]
+        return folder if folder in TOGETHER else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spread:
+    """Called by pytest-xdist."""
+    config.option.loadscopereorder = False
+    return Spread(config, log)
