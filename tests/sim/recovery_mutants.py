@@ -21,6 +21,7 @@ from cluster.matcher import Matcher
 from cluster.messages import CONNECTION_POINT, Instruction, Peer, Persist, Recover, Renew, Resume, Send
 from cluster.recovery import Recovery
 from cluster.serving.changes import Changes
+from cluster.serving.connections import Connection
 from cluster.serving.delivering import Delivering
 from cluster.serving.requests import Requests
 from cluster.serving.subscribing import Subscribing
@@ -148,7 +149,7 @@ def resumed_before_rebuilt(replace: Replace) -> None:
 
 @mutant("a connection point takes requests of clients in the middle of a recovery", seeds=40, scenario="member_crash")
 def requests_not_waited(replace: Replace) -> None:
-    def must_wait(self: Requests, frame: Any) -> bool:
+    def must_wait(self: Requests, connection: Connection, frame: Any) -> bool:
         return type(frame).__name__ in ("Subscribe", "Unsubscribe") and self._changes.full
 
     replace(Requests, "must_wait", must_wait)
