@@ -20,6 +20,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 2 if whole else 0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that nobody waits for it alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/live/"))
+
+
 class Spread(LoadScopeScheduling):
     """Each file is run by one process, and each folder of TOGETHER, in the order in which they are found."""
 
