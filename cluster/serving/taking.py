@@ -146,9 +146,11 @@ class Taking:
         if arrival is not None and arrival.handover != message.handover:
             if arrival.session is not None and message.frozen and arrival.source == sender:
                 # Another incarnation of a home that takes nothing any more: what is here is the only copy.
+                durable = arrival.session.durable
+                assert durable is not None, "not durable"
                 arrival.handover = message.handover
-                arrival.session.durable.arriving = sender, message.handover  # type: ignore[union-attr]
-                self._journal.changed(arrival.session.durable)  # type: ignore[arg-type]
+                durable.arriving = sender, message.handover
+                self._journal.changed(durable)
                 arrival.handed = []
             else:
                 self._forget(client_id, arrival)

@@ -95,6 +95,12 @@ def test_what_is_kept_is_used_without_the_compiler() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_each_entry_point_is_called_with_as_many_arguments_as_it_takes() -> None:
+    from cluster.matching.entry_points import ENTRY_POINTS
+
+    assert {one.__name__: one.__code__.co_argcount for one in ENTRY_POINTS} == kernels._ARGUMENTS
+
+
 def test_there_are_no_other_entry_points() -> None:
     with pytest.raises(AttributeError, match="no attribute nothing"):
         kernels.__getattr__("nothing")
