@@ -165,6 +165,8 @@ def prepare_environment() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A node that is started here starts its workers at nice 15 otherwise, behind every other process.
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def _init_ray(ray: Any, config: Config, own: bool) -> None:
@@ -181,8 +183,6 @@ def _init_ray(ray: Any, config: Config, own: bool) -> None:
             "_node_ip_address": LOOPBACK,
             # Data takes the lanes; the object store carries nothing but control calls.
             "object_store_memory": 80 << 20,
-            # Workers are started at nice 15, behind every other process; a broker's roles are not batch jobs.
-            "_system_config": {"worker_niceness": 0},
         }
     else:
         options["address"] = config.ray.address

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from cluster.config import Config
+
+log = logging.getLogger("kittiwake")
 
 FAILED_EXIT = 70
 """The exit status of a process whose machine raised (EX_SOFTWARE)."""
@@ -42,12 +46,31 @@ def actor_options(
 
 
 def prepare_process() -> None:
-    """Set up the log, and have garbage collected seldom."""
+    """Set up the log, run as everybody else does, and have garbage collected seldom."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    _be_as_urgent_as_others()
     # Nothing on the data path makes reference cycles; a collection only costs delay.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+def _be_as_urgent_as_others() -> None:
+    """Undo that Ray starts workers at nice 15: a role that waits for every other process is taken for dead."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    if nice <= 0:
+        return
+    tasks = Path("/proc/self/task")  # Linux keeps it for each thread, others for the process
+    try:
+        for thread in [int(one.name) for one in tasks.iterdir()] if tasks.exists() else [0]:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, thread, 0)
+    except PermissionError:
+        log.warning(
+            "this node's Ray runs Kittiwake at nice %d, behind every other process, and this user may not change that: "
+            "start Ray with RAY_worker_niceness=0",
+            nice,
+        )
 
 
 def leave(error: BaseException) -> None:
