@@ -78,6 +78,7 @@ class RaySupervisor:
 
     def kill(self, peer: Peer, incarnation: int, host: str, pid: int) -> None:
         """End a process at once: one that is stopped would answer nobody."""
+        log.warning("%s is taken for dead: process %d on %s is ended", peer, pid, host)
         if host == self._host and _is_role(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -126,6 +127,7 @@ class RaySupervisor:
         except Exception as error:
             if not self._closed:
                 reason = str(error).partition("\n")[0]
+                log.warning("%s (incarnation %d) has died: %s", peer, incarnation, reason)
                 self._shell.dispatch(Died(peer, incarnation, reason))
 
     def _found(self, peer: Peer, incarnation: int) -> Awaitable[Any]:
