@@ -139,6 +139,7 @@ class OutputWriter:
         self._wake_seal = threading.Event()
         self._wanted = 0
         self._number = 0
+        self._gathered: list[AppendOutput] = []
         self._errors = 0
         self._full = False
         self._state = OutputState(0, 0, 0, 0, False, 0)
@@ -159,24 +160,12 @@ class OutputWriter:
     # In the machine's turn ---------------------------------------------------------------------------------------
 
     def perform(self, instruction: Instruction) -> None:
-        """Do what the machine asks for. Raises: what ends the writer."""
+        """Do what the machine asks for; appends wait for `flush` or anything else. Raises: what ends the writer."""
+        if isinstance(instruction, AppendOutput):
+            self._gathered.append(instruction)
+            return
+        self.flush()
         match instruction:
-            case AppendOutput(number, matched, sync):
-                try:
-                    self._writer.append(matched, time.time_ns() // 1000)
-                except OSError as error:
-                    if not no_room(error):
-                        raise
-                    self._errors += 1
-                    self._full = True
-                    reason = f"overloaded: not in the matched output, {error.strerror or error}"
-                    self._tell(NotStored(number, matched.rows, reason))
-                    return
-                self._number = number
-                self._full = False
-                if sync:
-                    self._wanted = number
-                    self._wake_sync.set()
             case NameOutputClients(names, ended):
                 self._writer.name_clients(names, ended)
             case ReadOutput():
@@ -189,8 +178,32 @@ class OutputWriter:
                 self._adopt = slots
                 self._wake_seal.set()
 
+    def flush(self) -> None:
+        """Write what was to be appended, before anything of it is said to anybody. Raises: what ends the writer."""
+        batch, self._gathered = self._gathered, []
+        if not batch:
+            return
+        try:
+            self._writer.append([one.matched for one in batch], time.time_ns() // 1000)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            self._errors += 1
+            self._full = True
+            reason = f"overloaded: not in the matched output, {error.strerror or error}"
+            for one in batch:
+                self._tell(NotStored(one.number, one.matched.rows, reason))
+            return
+        self._number = batch[-1].number
+        self._full = False
+        wanted = [one.number for one in batch if one.sync]
+        if wanted:
+            self._wanted = wanted[-1]
+            self._wake_sync.set()
+
     def close(self) -> None:
         """Seal what there is, end the threads, let go of the files."""
+        self.flush()
         self._stopping = True
         self._wake_sync.set()
         self._wake_seal.set()

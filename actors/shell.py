@@ -130,7 +130,11 @@ class OutputSink(Protocol):
     """Who writes an exit point's matched output."""
 
     def perform(self, instruction: Instruction) -> None:
-        """Do what the machine asks for. What it raises ends the shell."""
+        """Do what the machine asks for, some of it not before `flush`. What either raises ends the shell."""
+        ...
+
+    def flush(self) -> None:
+        """Do the rest, before others are told of it."""
         ...
 
     def close(self) -> None:
@@ -415,6 +419,12 @@ class Shell:
             self.dispatch(Flushed())
 
     def _flush(self) -> None:
+        if self.output is not None:
+            try:
+                self.output.flush()
+            except Exception as error:
+                self._fail(error)
+                return
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for link in dirty.values():

@@ -108,6 +108,7 @@ class Load:
             asked = AppendOutput(self._number, Matched(1, size, [run], [hits[self._number % POOL]]), True)
             before = time.thread_time()
             self._writer.perform(asked)
+            self._writer.flush()
             inside += time.thread_time() - before
             self._rows += size
         last_us = time.time_ns() // 1000

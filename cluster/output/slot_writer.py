@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.marks import Key
@@ -119,22 +119,27 @@ class SlotWriter:
 
     # Appending ---------------------------------------------------------------------------------------------------
 
-    def append(self, matched: Matched, released_us: int) -> int:
-        """Write the rows; on return they survive the process. Returns the number of this append, from 1 on.
+    def append(self, batch: Sequence[Matched], released_us: int) -> int:
+        """Write the rows of all of them; on return they survive the process. Returns the number of the last of these
+        appends, which are counted from 1 on.
 
+        One write for all: each one lets go of the interpreter, and has to wait for it while something is being sealed.
         Raises: OSError; with no_room() nothing of it is written.
         """
         with self._mutex:
-            position = self._file.position
-            record = encode_record(Rows(self.next, released_us, self._synced, matched))
+            position, following = self._file.position, self.next
+            records = []
+            for matched in batch:
+                records.append(encode_record(Rows(following, released_us, self._synced, matched)))
+                following += matched.rows
             try:
-                self._file.write(record)
+                self._file.write(b"".join(records))
             except OSError as error:
                 if no_room(error):
                     self._file.cut(position)
                 raise
-            self.next += matched.rows
-            self._appended += 1
+            self.next = following
+            self._appended += len(batch)
             return self._appended
 
     def name_clients(self, names: list[tuple[int, str]], ended: list[int]) -> None:

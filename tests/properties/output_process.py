@@ -63,6 +63,7 @@ def main(directory: str, incarnation: int) -> None:
         number += 1
         firsts[number] = first + 2
         writer.perform(AppendOutput(number, matched(first), True))
+        writer.flush()
         os.write(1, b"a %d\n" % (first + 2))
         first += 3
         if number % 50 == 0:

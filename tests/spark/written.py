@@ -58,7 +58,7 @@ def publish_all(folder: Path, rows: list[Row], subscription: int, text: str, cli
         assert isinstance(answer.message, Result)
         for asked in exit_point.handle(Received(Peer(MATCHER, 0), answer.message)):
             if isinstance(asked, AppendOutput):
-                writer.append(asked.matched, some[0].time_released_us)
+                writer.append([asked.matched], some[0].time_released_us)
     writer.rotate()
     writer.seal_all()
     writer.close()

@@ -111,7 +111,7 @@ def test_marks_outlive_their_file() -> None:
         hits = Hits(pack(UINT32, places), ones, clients, ones, ones, lengths, payload * len(places))
         settled = max(0, first - rng.randint(1, 9))
         made = Matched(1, len(places), [run(name, first, count, since=first - before, settled=settled)], [hits])
-        writer.append(made, 5)
+        writer.append([made], 5)
         expected.take(made)
         if rng.random() < 0.2:
             writer.rotate()

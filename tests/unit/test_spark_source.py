@@ -268,7 +268,7 @@ def test_a_damaged_segment_is_never_served(log: Path) -> None:
 def test_what_a_cluster_that_has_ended_left_unsealed_is_read_as_well(log: Path) -> None:
     disk = LocalDisk(log)
     writer = SlotWriter(disk, disk, 1, Claim("run", 1))
-    writer.append(matched(1), NOON_US)
+    writer.append([matched(1)], NOON_US)
     with join(disk):
         assert names(read(log)) == EVERY, "the cluster runs"
     writer.close()
