@@ -56,6 +56,7 @@ class RaySupervisor:
         self._start = start
         self._made: dict[tuple[Peer, int], asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended: set[tuple[Peer, int]] = set()  # by us, and not yet known to be no more
         self._closed = False
         self.failures: list[str] = []
 
@@ -78,10 +79,13 @@ class RaySupervisor:
 
     def kill(self, peer: Peer, incarnation: int, host: str, pid: int) -> None:
         """End a process at once: one that is stopped would answer nobody."""
-        log.warning("%s is taken for dead: process %d on %s is ended", peer, pid, host)
-        if host == self._host and _is_role(pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        here = host == self._host
+        if not here or _is_role(pid):  # else it has died, which is told where that is seen
+            log.warning("%s is taken for dead: process %d on %s is ended", peer, pid, host)
+            self._ended.add((peer, incarnation))
+            if here:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._run(self._end(peer, incarnation, patient=False))
 
     def watch(self, peer: Peer, incarnation: int) -> None:
@@ -127,7 +131,9 @@ class RaySupervisor:
         except Exception as error:
             if not self._closed:
                 reason = str(error).partition("\n")[0]
-                log.warning("%s (incarnation %d) has died: %s", peer, incarnation, reason)
+                if (peer, incarnation) not in self._ended:
+                    log.warning("%s has died: %s", peer, reason)
+                self._ended.discard((peer, incarnation))
                 self._shell.dispatch(Died(peer, incarnation, reason))
 
     def _found(self, peer: Peer, incarnation: int) -> Awaitable[Any]:

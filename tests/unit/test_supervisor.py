@@ -223,6 +223,29 @@ def test_another_machines_process_and_one_that_is_no_role_get_no_signal(
     going(work)(bench)
 
 
+def test_the_log_tells_once_who_died_and_who_was_taken_for_dead(
+    bench: Callable[[], Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(made: Bench) -> None:
+        for incarnation, pid in ((8, 77), (9, 78)):
+            made.supervisor.spawn(PEER, incarnation, "")
+            await made.settle()
+            if pid == 78:  # it is no more, and the coordinator has it ended when it is told
+                made.actor(incarnation).last.result.set_exception(RuntimeError("it crashed\nat length"))
+                await made.settle()
+            made.supervisor.kill(PEER, incarnation, HERE, pid)
+            await made.settle()
+            if pid == 77:
+                made.actor(incarnation).last.result.set_exception(RuntimeError("killed"))
+                await made.settle()
+
+    going(work)(bench)
+    assert caplog.messages == [
+        f"matcher 3 is taken for dead: process 77 on {HERE} is ended",
+        "matcher 3 has died: it crashed",
+    ]
+
+
 @going
 async def test_what_an_earlier_life_had_started_is_watched_by_its_name(bench: Bench) -> None:
     bench.actors["matcher-3-5"] = Actor()
