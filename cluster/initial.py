@@ -16,7 +16,7 @@ comes live, and is not given. The other way round, what is given and not acknowl
 left out then: `admits`. What is acknowledged can't.
 
 A durable session's survives its connection point: what is given is in the session's queue, and with it on disk are
-`upto` and what was given and may still come live; what has come live waits in the same queue (`durable.py`).
+`upto` and what was given and may still come live; what has come live waits in the same queue (`durable/`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ it, is on disk. In between it goes on. Whatever may be said only when something 
 Done and Welcome to a client, a notification itself) is an action that waits here for the portion's number.
 
 A portion is what has gathered in one round. A durable session says once a round what is to be written of it, however
-much has happened to it; see `durable.py`. Valid publications are written one by one; see `valid.py`.
+much has happened to it; see `durable/`. Valid publications are written one by one; see `valid.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Durable sessions and their connections.
 
-A durable session (`durable.py`) outlives its connections, and this incarnation: what it is owed is on disk. Whatever
+A durable session (`durable/`) outlives its connections, and this incarnation: what it is owed is on disk. Whatever
 promises that waits until it is so: the token of a run that it gets something of, the answer to a subscription, Welcome.
 It has a client key of its own, by which it gets notifications for as long as it lives, and for each connection another
 one, under which that one publishes, so that no acknowledgement is taken for a later connection's.

@@ -2,7 +2,7 @@
 
 From its Subscribe on until that is written nothing is taken from the session's outbox. `initial.py` says which
 publications are given, `validity.py` finds them. What a durable session is given goes into its queue, which sees to the
-order (`durable.py`), whether or not there is a connection.
+order (`durable/`), whether or not there is a connection.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From the queues of sessions to their sockets, as far as credit goes; what does not fit is the policies' affair.
 
-The hard case is a subscriber that does not keep up; `outbox.py` decides about it, and `durable.py` for a durable
+The hard case is a subscriber that does not keep up; `outbox.py` decides about it, and `durable/` for a durable
 session.
 """
 
@@ -86,9 +86,9 @@ class Notifying:
                 self._shared.write(session, portion.frame())
             for drops in durable.take_drops():
                 self._shared.write(session, drops)
-        self._shared.counters["dropped"] += durable.dropped
-        self._shared.counters["dropped_quota"] += durable.dropped
-        self._shared.counters["dead_letters"] += durable.dead
-        durable.dropped = durable.dead = 0
+        dropped, dead = durable.take_counts()
+        self._shared.counters["dropped"] += dropped
+        self._shared.counters["dropped_quota"] += dropped
+        self._shared.counters["dead_letters"] += dead
         if session.holds:
             self._delivering.release(session)

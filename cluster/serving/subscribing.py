@@ -24,7 +24,7 @@ from cluster.serving.shared import SESSION_MASK, SUBSCRIPTION_MASK, Shared
 from cluster.validity import Validity
 
 DURABLE_POLICIES = ("block", "drop_oldest")
-"""Of durable sessions; see durable.py."""
+"""Of durable sessions; see durable/."""
 CHANGE_US = 20
 """And one more for every two bytes of a filter, and for every ten bytes of its normal form."""
 OVER_LIMIT_US = 10_000

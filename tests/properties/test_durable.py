@@ -208,7 +208,8 @@ def test_what_is_refused_comes_again_first_and_in_the_end_is_dead() -> None:
     assert b'"position":2' in line
     assert b'"deliveries":3' in line
     assert b'"attributes":{"n":2}' in line
-    assert home.session.dead == 1
+    assert home.session.take_counts() == (0, 1)
+    assert home.session.take_counts() == (0, 0)
 
 
 def test_reconnecting_too_often_makes_dead_letters_too() -> None:
@@ -392,12 +393,12 @@ def test_random_operations_and_crashes(seed: int) -> None:
             home.crash()
             underway.clear()
             refused.clear()
-            lost = {one for one in told if one in home.session._entries}
+            lost = {one for one in told if one in home.session._queue.entries}
             assert len(lost) <= window, f"{len(lost)} acknowledged ones come again"
             told -= lost
             connected = False
             # What was not promised may be gone; its numbers are given again, to whatever comes.
-            pushed = home.session._next - 1
+            pushed = home.session._queue.next - 1
             assert pushed >= max(promises), "what was promised is lost"
             seen &= set(range(1, pushed + 1))
             told &= set(range(1, pushed + 1))

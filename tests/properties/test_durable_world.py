@@ -37,6 +37,7 @@ from cluster.codec import decode_message, encode_message
 from cluster.config import Config, Layers, Timing, Transitions
 from cluster.connection_point import ConnectionPoint
 from cluster.durable import DurableSession, Portion
+from cluster.durable.sending import Sending
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.journal import Took
 from cluster.messages import (
@@ -472,14 +473,14 @@ def caught() -> bool:
 
 
 def test_a_queue_out_of_order_is_noticed() -> None:
-    take = DurableSession.take
+    take = Sending.take
 
-    def reordered(self: DurableSession) -> list[Portion]:
-        if len(self._ready) > 1:
-            self._ready.rotate(1)
-        return take(self)
+    def reordered(self: Sending, end: int) -> list[Portion]:
+        if len(self.ready) > 1:
+            self.ready.rotate(1)
+        return take(self, end)
 
-    with patch.object(DurableSession, "take", reordered):
+    with patch.object(Sending, "take", reordered):
         assert caught()
 
 
@@ -513,5 +514,5 @@ def test_what_both_homes_have_taken_is_noticed() -> None:
 
 
 def test_a_missing_flag_is_noticed() -> None:
-    with patch.object(DurableSession, "_portion", lambda _, entries: Portion(entries, [False] * len(entries))):
+    with patch.object(Sending, "_portion", lambda _, entries: Portion(entries, [False] * len(entries))):
         assert caught()
