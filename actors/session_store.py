@@ -30,6 +30,7 @@ from cluster.journal import (
     DeadLetter,
     Discard,
     EndSession,
+    ForgetMarks,
     Recovered,
     RemoveSubscription,
     RemoveValid,
@@ -222,6 +223,8 @@ class SessionStore:
                 execute(
                     "INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (session, publisher, _blob(instance), sequence)
                 )
+            case ForgetMarks(session):
+                execute("DELETE FROM marks WHERE session = ?", (session,))
             case SaveSubscription():
                 execute("INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?, ?)", tuple(write))
             case RemoveSubscription(session, number):

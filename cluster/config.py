@@ -140,6 +140,9 @@ class Durable(Settings, frozen=True):
     expires_s, expires_s_max: how long a session without a connection is kept when the client does not say, and at most.
     max_deliver:        how often a notification is delivered without an acknowledgement when the client does not say.
     unsettled_ranges:   of acknowledgements out of order: behind so many gaps nothing new is sent before one closes.
+    publisher_away_s:   after a session has moved to another connection point, and after a recovery, it knows for so
+                        long by itself what it had of each publisher; one that was cut off for longer, and then sends
+                        again what it had sent before the move, may be heard twice, or not, in it (`durable/marks.py`).
     dead_letter_bytes:  of the dead-letter file; then it is renamed to `.1` and a new one begun.
     """
 
@@ -151,6 +154,7 @@ class Durable(Settings, frozen=True):
     expires_s_max: Positive = 30 * 86_400
     max_deliver: Annotated[int, Meta(ge=1, le=1 << 20)] = 20
     unsettled_ranges: Positive = 1024
+    publisher_away_s: Positive = 3600
     dead_letter_bytes: Positive = 16 << 20
 
 

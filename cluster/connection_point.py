@@ -214,6 +214,8 @@ class ConnectionPoint:
             self._connections.begin(now_ms)
         if now_ms // FORGET_MS != former_ms // FORGET_MS:
             self._giving.forget_given()
+            if not self._shared.recovering:
+                self._homes.forget_marks(now_ms)
         self._shared.now_ms = now_ms
         self._validity.tick(now_ms)
         self._connections.check(former_ms)
@@ -279,6 +281,7 @@ class ConnectionPoint:
         self._shared.view, self._shared.next = view, None
         self._recovered = view.epoch
         self._shared.recovering = True
+        self._homes.count_anew()
         self._changes.void()
         self._leaving.void()
         self._publishing.void()

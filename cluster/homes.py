@@ -86,6 +86,16 @@ class Homes:
         session.end()
         self.journal.write(EndSession(session.number))
 
+    def count_anew(self) -> None:
+        """A recovery: what was under way when a session moved may come again."""
+        for session in self._sessions.values():
+            session.count_anew()
+
+    def forget_marks(self, now_ms: int) -> None:
+        """Let sessions that moved long ago forget what they were offered elsewhere; not to be called in a recovery."""
+        for session in self._sessions.values():
+            session.see_marks(now_ms, 1000 * self._config.durable.publisher_away_s)
+
     def expired(self, now_ms: int) -> list[DurableSession]:
         """Return those without a connection for longer than they are kept; about once a second there may be some.
 

@@ -43,6 +43,12 @@ class SaveMark(NamedTuple):
     sequence: int
 
 
+class ForgetMarks(NamedTuple):
+    """Forget all that SaveMark has said of the session."""
+
+    session: int
+
+
 class EndSession(NamedTuple):
     """Forget the session, its subscriptions and its notifications."""
 
@@ -136,7 +142,15 @@ class DeadLetter(NamedTuple):
 
 
 OfSession = (
-    SaveSession | SaveDeliveries | SaveMark | EndSession | SaveSubscription | RemoveSubscription | Append | Discard
+    SaveSession
+    | SaveDeliveries
+    | SaveMark
+    | ForgetMarks
+    | EndSession
+    | SaveSubscription
+    | RemoveSubscription
+    | Append
+    | Discard
 )
 OfValid = SaveValid | RemoveValid | SaveWithdrawal | RemoveWithdrawal
 Write = OfSession | OfValid | Took | DeadLetter

@@ -13,6 +13,7 @@ from cluster.journal import (
     DeadLetter,
     Discard,
     EndSession,
+    ForgetMarks,
     OfSession,
     Recovered,
     RemoveSubscription,
@@ -105,6 +106,8 @@ class SessionDisk:
                 rows.deliveries = deliveries
             case SaveMark(_, publisher, instance, sequence):
                 rows.marks[publisher, instance] = sequence
+            case ForgetMarks():
+                rows.marks.clear()
             case SaveSubscription(_, number):
                 rows.subscriptions[number] = write
             case RemoveSubscription(_, number):

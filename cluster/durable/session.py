@@ -28,6 +28,7 @@ from cluster.durable.state import State, decode_deliveries, decode_state
 from cluster.frames import Dropped
 from cluster.initial import Initial
 from cluster.journal import (
+    ForgetMarks,
     Journal,
     RemoveSubscription,
     SaveDeliveries,
@@ -75,7 +76,7 @@ class DurableSession:
         self.frozen = False
         """That is on disk."""
         self.marks: Marks | None = None
-        """Of a session that has moved, or arrives: what it has been offered last of each publisher."""
+        """Of a session that has moved not long ago, or arrives: what it has been offered last of each publisher."""
         self.instance = 0
         self.expires_s = config.expires_s
         self.subscriptions: dict[int, Held] = {}
@@ -433,6 +434,18 @@ class DurableSession:
             return False
         self._journal.write(SaveMark(self.number, *life, sequence))
         return True
+
+    def count_anew(self) -> None:
+        """A recovery: what was under way comes again."""
+        if self.marks is not None:
+            self.marks.since_ms = None
+
+    def see_marks(self, now_ms: int, away_ms: int) -> None:
+        """Let the marks end when they can no longer matter; see marks.py."""
+        if self.marks is not None and self.frozen_to is None and self.marks.over(now_ms, away_ms):
+            self.marks = None
+            self._journal.write(ForgetMarks(self.number))
+            self._changed()
 
     # On disk -----------------------------------------------------------------------------------------------------
 

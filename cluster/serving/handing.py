@@ -214,6 +214,12 @@ class Handing:
         if hand.receiver is not None and place < len(hand.pieces):
             self._tell(hand.receiver, hand.pieces[place])
 
+    def _give_up(self, hand: Hand) -> None:
+        """It is to be another one."""
+        self._next += 1
+        hand.handover = self._next
+        hand.receiver = None
+
     def _tell(self, slot: int, content: BringSession | HandSession | KeepSession) -> None:
         if not self._shared.recovering and self._shared.view is not None:
             self._shared.relay(Relay(self._shared.slot, [slot], content))
@@ -236,10 +242,8 @@ class Handing:
                     self._hand(hand)
             case "refused" if not self._freezes:
                 self._tell_to_keep(hand)
-                self._next += 1
-                hand.handover = self._next
                 hand.refused.add(sender)
-                hand.receiver = None
+                self._give_up(hand)
                 self._bring(hand)
             case "unknown" if self.frozen and hand.held:
                 self._bring(hand)
@@ -294,6 +298,8 @@ class Handing:
         for hand in list(self._hands.values()):
             if now_ms - hand.asked_ms < ASK_AGAIN_MS:
                 continue
+            if not self._freezes and hand.receiver not in (None, *self._shared.view.connection_points):
+                self._give_up(hand)  # it was about to leave, has, and its refusal was lost
             if not hand.pieces or (self.frozen and not hand.held) or hand.receiver is None:
                 self._bring(hand)
             elif not hand.held or self.frozen:

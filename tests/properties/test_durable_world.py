@@ -7,6 +7,8 @@ and go, so that sessions change their home, and wishes are taken back.
     doubles     a notification that this program or an earlier one was handed comes again only with the flag; after
                 what it has acknowledged, at most a window for each crash of the home
     home        each session lives at one connection point in the end, and nothing is left of it elsewhere
+    memory      what a session that has moved remembers of publishers is gone in the end, on disk too; and what is
+                published after that, with more crashes, comes as before
     valid       a subscription that is opened later with what is valid gets all of it that was acknowledged by then, and
                 before what is live
 
@@ -28,7 +30,7 @@ import msgpack
 import msgspec
 import pytest
 
-from cluster import validity
+from cluster import connection_point, validity
 from cluster.assembly import Assembly
 from cluster.client.delivery import Inbox
 from cluster.client.protocol import ClientProtocol, Durable, Ended, Moving
@@ -37,6 +39,7 @@ from cluster.codec import decode_message, encode_message
 from cluster.config import Config, Layers, Timing, Transitions
 from cluster.connection_point import ConnectionPoint
 from cluster.durable import DurableSession, Portion
+from cluster.durable.marks import Marks
 from cluster.durable.sending import Sending
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.journal import Took
@@ -238,7 +241,10 @@ class World:
         self.wires: dict[int, Wire] = {}
         self.now_ms = 1000
         self.disks = self.rng.choice([0.02, 0.2, 1.0])  # how fast they are
-        self.assembly = Assembly(Config(layers=layers, timing=TIMING, transitions=TRANSITIONS), self._output)
+        config = Config(layers=layers, timing=TIMING, transitions=TRANSITIONS)
+        self.durable = config.durable
+        self.aged = False  # sessions that had moved have forgotten what they were offered elsewhere
+        self.assembly = Assembly(config, self._output)
         self.settle()
         self.publishers: list[Publisher] = []
         self.subscribers = [
@@ -358,6 +364,60 @@ class World:
                 self.rng.choice(found)()
         self._heal()
         self._check()
+        self._move()
+        self._go_on()
+        self._heal()
+        self._check()
+        self._age()
+        self._go_on()
+        self._heal()
+        self._check()
+
+    def sessions(self) -> list[DurableSession]:
+        """Return all sessions, wherever they live."""
+        points = self.assembly.connection_points()
+        return [one for peer in points for one in machine_of(self, peer)._homes._sessions.values()]
+
+    def marked(self) -> bool:
+        """Tell whether any of them, or a disk, remembers how far it was offered what each publisher sent."""
+        stored = [one.marks for disk in self.assembly.session_disks.values() for one in disk.read().sessions]
+        return any(stored) or any(session.marks is not None for session in self.sessions())
+
+    def _move(self) -> None:
+        """A connection point where sessions live is to be replaced, or to go."""
+        homes = [peer for peer in self.assembly.connection_points() if machine_of(self, peer)._homes.client_ids]
+        slot = self.rng.choice(homes).slot
+        if len(homes) > 1 and self.rng.random() < 0.5:
+            self.ask(connection_points=1)
+        else:
+            self.ask(replace=[["connection_point", slot]])
+
+    def _age(self) -> None:
+        """Nothing happens for a long time."""
+        for _ in range(5):
+            if not self.marked():
+                return
+            self.aged = True
+            self.now_ms += 1000 * self.durable.publisher_away_s + 2000
+            self.tick()
+            self.settle()
+        raise AssertionError("marks are kept for ever")
+
+    def _go_on(self) -> None:
+        """More is published, clients come again, roles die."""
+        for _ in range(200):
+            what = self.rng.random()
+            if what < 0.2:
+                self.rng.choice(self.publishers).publish()
+            elif what < 0.3:
+                self.rng.choice(self.clients).connect()
+            elif what < 0.4:
+                self.tick()
+            elif what < 0.42 and self.assembly.coordinator._shared.recovery is None:
+                self.crash(self.rng.choice([*sorted(self.assembly.roles), *self.assembly.connection_points()]))
+            found = self.moves()
+            if found:
+                self.rng.choice(found)()
 
     def wish(self) -> None:
         """An operator wants something."""
@@ -445,7 +505,7 @@ def test_a_random_history(seed: int) -> None:
 
 def test_the_histories_have_what_they_are_about() -> None:
     crashes: Counter[str] = Counter()
-    doubles = given = crashed_giving = moved = 0
+    doubles = given = crashed_giving = moved = aged = 0
     for seed in range(8):
         world = World(seed)
         world.run()
@@ -453,6 +513,7 @@ def test_the_histories_have_what_they_are_about() -> None:
         given += sum(one.given for one in world.subscribers)
         crashed_giving += world.crashed_giving
         moved += world.moved
+        aged += world.aged
         doubles += sum(one.doubles for one in world.subscribers)
     assert len(crashes) == 4, crashes
     assert crashes[CONNECTION_POINT] > 5
@@ -460,6 +521,7 @@ def test_the_histories_have_what_they_are_about() -> None:
     assert given > 20
     assert crashed_giving > 0
     assert moved > 3
+    assert aged > 2
 
 
 def caught() -> bool:
@@ -510,6 +572,11 @@ def test_what_both_homes_have_taken_is_noticed() -> None:
         take_over(self, state, deliveries, entries, [])
 
     with patch.object(DurableSession, "take_over", forgetful):
+        assert caught()
+
+
+def test_marks_that_end_too_early_are_noticed() -> None:
+    with patch.object(connection_point, "FORGET_MS", 50), patch.object(Marks, "over", lambda *_: True):
         assert caught()
 
 

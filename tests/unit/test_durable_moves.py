@@ -36,18 +36,24 @@ LEAVER, OTHER = Peer(CONNECTION_POINT, 1), Peer(CONNECTION_POINT, 0)
 
 class Tap:
     """What connection points tell each other about sessions; `at` has what is done at the first of a kind, and tells
-    whether that goes on. held: what exit points send to the leaver, if that is to wait."""
+    whether that goes on. held: what exit points send to the leaver, if that is to wait. lost: the connection point that
+    hears nothing of it."""
 
     def __init__(self, local: LocalCluster) -> None:
         self.seen: list[Any] = []
         self.at: dict[type, Any] = {}
         self.held: list[tuple[Peer, Peer, Message]] | None = None
+        self.lost = -1
+        self.dropped = 0
         self._put = local._assembly._put
         local._assembly._put = self.put  # type: ignore[method-assign]
 
     def put(self, sender: Peer, receiver: Peer, message: Message) -> None:
         if isinstance(message, Relay) and sender.layer == CONNECTION_POINT:
             self.seen.append(message.content)
+            if self.lost in message.receivers:
+                self.dropped += 1
+                return
             act = self.at.pop(type(message.content), None)
             if act is not None and not act():
                 return
@@ -138,6 +144,25 @@ async def test_nothing_is_handed_over_before_all_has_come_that_was_matched() -> 
         await publish(publisher, 5)
         subscription = await client.take_up(0)
         assert await take(subscription, 5) == [(n, False) for n in range(1, 6)]
+
+
+@conversation
+async def test_another_takes_the_session_when_the_one_that_was_asked_has_left_as_well() -> None:
+    async with LocalCluster(connection_points=3) as local, local.connect("p") as publisher:
+        for client_id in ("a", "b"):  # one of them is brought to the connection point 2
+            async with durable(local, client_id, connection_point=1) as client:
+                await client.subscribe("n > 0")
+            async with local.connect("other", connection_point=1):
+                pass  # who is asked depends on the session's number
+        await publish(publisher, 1, 2, 3)
+        tap = Tap(local)
+        tap.lost = 2
+        await local.admin.scale(connection_points=1)
+        assert tap.dropped
+        await publish(publisher, 4)
+        for client_id in ("a", "b"):
+            async with durable(local, client_id) as client:
+                assert await take(await client.take_up(0), 4) == [(n, False) for n in range(1, 5)]
 
 
 async def crashed(peer: Peer, at: type) -> None:

@@ -25,6 +25,7 @@ from cluster.journal import (
     DeadLetter,
     Discard,
     EndSession,
+    ForgetMarks,
     Recovered,
     RemoveSubscription,
     RemoveValid,
@@ -101,7 +102,7 @@ def test_it_holds_what_the_disk_of_the_simulator_holds(tmp_path: Path) -> None:
     for number in range(1, 120):
         writes: list[Write] = [SaveSession(session, rng.randbytes(4)) for session in lasts]
         for session in lasts:
-            match rng.randrange(8):
+            match rng.randrange(9):
                 case 0:
                     writes.append(SaveSubscription(session, rng.randrange(3), "f", "block", rng.randbytes(3)))
                 case 1:
@@ -115,6 +116,8 @@ def test_it_holds_what_the_disk_of_the_simulator_holds(tmp_path: Path) -> None:
                     writes.append(SaveDeliveries(session, rng.randbytes(2)))
                 case 7:
                     writes.append(SaveMark(session, rng.choice("pq"), rng.randint(1, 2), number))
+                case 8:
+                    writes.append(ForgetMarks(session))
                 case 6 if rng.random() < 0.2:
                     writes.append(EndSession(session))
         key = (rng.choice("pq"), rng.choice((0, 2**64 - 1)), rng.randint(1, 4))
