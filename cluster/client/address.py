@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from cluster.errors import ConfigError
 
@@ -43,10 +43,21 @@ def parse_url(url: str) -> list[tuple[str, int]]:
     return addresses
 
 
-def address_connector(address: str) -> Connector:
-    """Return a connector for an address as brokers name it: host:port, an IPv6 host in brackets or not."""
+def join_url(addresses: Iterable[tuple[str, int]]) -> str:
+    """Return the URL of these addresses, each once."""
+    parts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)
+    return SCHEME + ",".join(dict.fromkeys(parts))
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address as brokers name it: host:port, an IPv6 host in brackets or not."""
     host, _, port = address.rpartition(":")
-    return tcp_connector(host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else DEFAULT_PORT)
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else DEFAULT_PORT
+
+
+def address_connector(address: str) -> Connector:
+    """Return a connector for an address as brokers name it."""
+    return tcp_connector(*parse_address(address))
 
 
 def tcp_connector(host: str, port: int) -> Connector:

@@ -166,6 +166,11 @@ class BlockingClient:
         return self._client.client_id
 
     @property
+    def url(self) -> str:
+        """Where to connect the next time; see `Client.url`."""
+        return self._client.url
+
+    @property
     def instance(self) -> int:
         """What tells this publisher's life from others of the same client_id."""
         return self._client.instance

@@ -21,7 +21,16 @@ from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from cluster.client.address import DEFAULT_URL, Connector, address_connector, parse_url, tcp_connector
+from cluster.client.address import (
+    DEFAULT_URL,
+    SCHEME,
+    Connector,
+    address_connector,
+    join_url,
+    parse_address,
+    parse_url,
+    tcp_connector,
+)
 from cluster.client.attributes import AttributePacker, Limits
 from cluster.client.delivery import Inbox
 from cluster.client.filters import filter_text
@@ -58,6 +67,8 @@ _LEVELS: dict[str, int] = {"none": ACKNOWLEDGE_NONE, "matched": ACKNOWLEDGE_MATC
 
 ATTEMPT_TIMEOUT_S = 5.0
 """From opening the transport to Welcome; longer, and the next host is tried."""
+NAMED_KEPT = 8
+"""Addresses that the broker has named before, and not again since."""
 STEADY_S = 10.0
 """A connection that lived this long was a good one: the next delay starts small again."""
 FLUSH_TIMEOUT_S = 0.25
@@ -217,6 +228,10 @@ class Client:
         self._resolve = resolve
         self._addresses: list[str] = []
         """Where the broker has asked this client to move."""
+        self._named: list[str] = []
+        """What it has named last: where to move, or where the durable session lives."""
+        self._former_named: list[str] = []
+        """What it has named before, the latest first."""
         self._former: Link | None = None
         """The connection that it moves away from, while something may be underway there."""
         self._former_handle: asyncio.TimerHandle | None = None
@@ -229,6 +244,17 @@ class Client:
     def client_id(self) -> str:
         """The name that subscribers see as the publisher."""
         return self._protocol.client_id
+
+    @property
+    def url(self) -> str:
+        """Where to connect the next time, in another program too: what the broker has named last, when this client had
+        to move or its durable session had moved, then what `connect` was given, then what was named before. As it was
+        given, as long as the broker has named nothing."""
+        if not self._named:
+            return self._url
+        given = parse_url(self._url) if self._url.startswith(SCHEME) else []  # else the connector knows the way
+        former = map(parse_address, self._former_named)
+        return join_url([*map(parse_address, self._named), *given, *former])
 
     @property
     def instance(self) -> int:
@@ -746,10 +772,10 @@ class Client:
                 if not self._redirected or self.closed:
                     break
                 # The session's home is the first to be asked from now on, and again at once.
-                home, self._redirected = self._resolve(self._redirected), ""
-                self._connectors = [home, *self._given]
+                named, self._redirected = self._redirected, ""
+                self._learn([named])
                 attempts = 1
-                opened, self._last_trouble = await self._connection(home)
+                opened, self._last_trouble = await self._connection(self._connectors[0])
             self._redirected = ""
             while self._addresses:
                 # Asked to move: there first, and at once.
@@ -861,13 +887,22 @@ class Client:
         else:
             self._ended(link, outcome)
 
+    def _learn(self, addresses: list[str]) -> None:
+        """From now on these are ways to the cluster as well; the ones that the application knows may end here."""
+        former = dict.fromkeys(one for one in (*self._named, *self._former_named) if one not in addresses)
+        self._named, self._former_named = addresses, list(former)[:NAMED_KEPT]
+        self._connectors = [
+            *map(self._resolve, self._named),
+            *self._given,
+            *map(self._resolve, self._former_named),
+        ]
+
     # Moving ------------------------------------------------------------------------------------------------------
 
     def _part(self, link: Link, addresses: list[str]) -> None:
         """Leave the connection to what is underway there, and go on at one of the addresses."""
         self._addresses = addresses
-        # From now on these are ways to the cluster as well; the ones that the application knows may end here.
-        self._connectors = [*map(self._resolve, addresses), *self._given]
+        self._learn(addresses)
         self._former = link
         self._protocol.part()
         self._link = None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster import Client, ConnectionLostError, Notification, parse
+from cluster import Client, ConnectionLostError, Notification, connect, parse
+from cluster.client.address import parse_url
+from cluster.client.client import NAMED_KEPT
 from cluster.client.delivery import Delivery, Inbox
 from cluster.client.move import FormerSession, split
 from cluster.codec import FrameReader, encode_frame
@@ -242,3 +244,32 @@ def test_frames_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(CodecError):
             split(wrong)
+
+
+def test_what_the_broker_has_named_is_a_way_back() -> None:
+    async def story() -> None:
+        async with LocalCluster(connection_points=3) as cluster:
+            async with cluster.connect("lab", connection_point=0, durable=True):
+                pass
+            async with cluster.connect("lab", connection_point=2, durable=True) as client:
+                assert client.url == "kittiwake://in-process:0"  # its session lives there
+            async with cluster.connect("other", connection_point=2) as client:
+                assert client.url == "the cluster", "as it was given"
+                await cluster.admin.scale(connection_points=1)
+                assert client.url == "kittiwake://in-process:0"
+
+    asyncio.run(story())
+
+
+def test_what_was_named_last_comes_first_and_older_names_are_few() -> None:
+    client = connect("kittiwake://here:1,[::1]:2")
+    for number in range(20):
+        client._learn([f"there:{number}", "::1:2"])
+    client._learn(["home:5"])
+    assert client.url == (
+        "kittiwake://home:5,here:1,[::1]:2,there:19,there:18,there:17,there:16,there:15,there:14,there:13"
+    )
+    assert len(client._connectors) == 1 + 2 + NAMED_KEPT
+    client._learn(["there:15"])
+    assert client.url.startswith("kittiwake://there:15,here:1,[::1]:2,home:5,there:19,")
+    assert parse_url(client.url)[0] == ("there", 15)
