@@ -139,7 +139,7 @@ def test_the_home_of_sessions_leaves_and_the_next_one_is_killed(tmp_path: Path) 
         name="durable",
         data_directory=str(tmp_path),
         client_port=ClientPort(port=port),
-        layers=Layers(connection_points=1, access_points=1, matchers=2, exit_points=1),
+        layers=Layers(),
     )
     first, second = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     readings = Readings()
