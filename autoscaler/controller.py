@@ -11,7 +11,7 @@ doubles with each failure in a row, 10 s to 10 minutes; a decision for other siz
 own `kittiwake scale` is an operation as any other; what it leads to is where the next decision begins.
 
 State: `memory()` is what has to survive the coordinator's process, as an operator or a guard meant it to last: mode,
-pause, and the layers whose growth was ineffective. All else is harmless to lose. Windows and delays begin with the
+pause, and which layers' growth was in vain, how often. All else is harmless to lose. Windows and delays begin with the
 present size, so that a shrink after a restart waits its whole time again; the capacity model learns anew, and until
 then sizes go by ratio; an operation that ran on ends under the coordinator's own memory and shows in the signals.
 """
@@ -26,6 +26,7 @@ import msgspec
 
 from autoscaler.decider import BETWEEN, Decider
 from autoscaler.decision import Decision
+from autoscaler.effectiveness import Block
 from autoscaler.signals import LAYERS, Signals
 
 KEPT: Final = 500
@@ -61,11 +62,11 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What survives. mode, paused: an operator's; None while the policy's own hold."""
+    """What survives. mode, paused: an operator's; None while the policy's own hold. blocks: by layer."""
 
     mode: str | None = None
     paused: bool | None = None
-    blocked_until_s: dict[str, float] = {}
+    blocks: dict[str, Block] = {}
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -102,7 +103,7 @@ class Controller:
         memory = memory or Memory()
         self._mode = memory.mode
         self._paused = memory.paused
-        decider.effectiveness.blocked_until_s.update(memory.blocked_until_s)
+        decider.effectiveness.blocks.update(memory.blocks)
         self._apply()
         self._now_s = 0.0
         self._entries: deque[Entry] = deque(maxlen=KEPT)
@@ -139,7 +140,7 @@ class Controller:
 
     def memory(self) -> Memory:
         """Return what has to survive; to be written when it differs from what was written last."""
-        return Memory(self._mode, self._paused, dict(self._decider.effectiveness.blocked_until_s))
+        return Memory(self._mode, self._paused, dict(self._decider.effectiveness.blocks))
 
     # Time --------------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,9 @@ import msgspec
 
 from autoscaler.burn import Level, Watch
 from autoscaler.decision import Capacity, Decision, Estimate, Forecast, LayerDecision, Stage
+from autoscaler.effectiveness import Effectiveness
 from autoscaler.gates import cost_per_hour
-from autoscaler.guards import Effectiveness, Floor, affordable
+from autoscaler.guards import Floor, affordable
 from autoscaler.history import History
 from autoscaler.layer import LayerMachine
 from autoscaler.periods import excluded, period_of

@@ -1,5 +1,5 @@
-"""What protects a cluster from its autoscaler: growth that brought nothing is not repeated, a shrink must be able to
-work off what waits meanwhile, and one transition moves no more than the policy allows.
+"""What protects a cluster from its autoscaler: a shrink must be able to work off what waits meanwhile, and one
+transition moves no more than the policy allows. That growth which brought nothing is not repeated: `effectiveness.py`.
 """
 
 from __future__ import annotations
@@ -11,84 +11,6 @@ from typing import NamedTuple
 from autoscaler.policy import Disruption, Guards
 from autoscaler.triggers import Scene
 from cluster.messages import MATCHER
-
-
-class Trial(NamedTuple):
-    """A growth whose gain is to be judged. before, promised: useful share of the busiest for a publication a second."""
-
-    begun_s: float
-    layer: str
-    size: int
-    grown: int
-    before: float
-    promised: float
-
-
-class Effectiveness:
-    """Judges each growth by the work that a publication costs the busiest slice.
-
-    The promise is the model's, or without one that work goes down as the number of slices goes up. Judged by work per
-    publication and not by rate or delay: after growth more may come in, and the delay may stay high for the queues.
-    """
-
-    def __init__(self, guards: Guards) -> None:
-        self._guards = guards
-        self._trials: dict[str, Trial] = {}
-        self.blocked_until_s: dict[str, float] = {}
-        """Per layer, unix seconds; survives a restart by way of `Controller.memory`."""
-
-    def begin(self, now_s: float, layer: str, targets: Mapping[str, int], scene: Scene) -> None:
-        """A layer is to grow to its target, others with it; whether it does shows in the sizes."""
-        self._trials.pop(layer, None)
-        size, grown = scene.sizes[layer], targets[layer]
-        busy, rate = scene.history.busiest(layer).value, scene.rate
-        if not self._guards.min_gain or busy is None or not rate or grown <= size:
-            return
-        before = busy / rate
-        promised = before * size / grown
-        subscriptions = scene.history.last.subscriptions
-        if subscriptions is not None:
-            now = scene.capacity.predict(layer, size, rate, subscriptions, scene.sizes)
-            then = scene.capacity.predict(layer, grown, rate, subscriptions, {**scene.sizes, **targets})
-            if now is not None and then is not None and now.utilization > 0:
-                promised = before * then.utilization / now.utilization
-        self._trials[layer] = Trial(now_s, layer, size, grown, before, promised)
-
-    def judge(self, now_s: float, settled_s: float | None, matured: bool, scene: Scene) -> list[str]:
-        """Judge growths since which enough was seen; return a sentence for each that was ineffective.
-
-        settled_s: when the last transition was over. matured: enough was seen since.
-        """
-        said = []
-        for layer, trial in list(self._trials.items()):
-            if settled_s is None or settled_s < trial.begun_s or not matured:
-                continue
-            del self._trials[layer]
-            busy, rate = scene.history.busiest(layer), scene.rate
-            if scene.sizes[layer] != trial.grown or busy.value is None or not busy.whole or not rate:
-                continue  # it has come otherwise, or nothing can be said
-            if scene.overloaded(layer):
-                continue  # too small before and after: how busy it is says nothing of what it gained
-            if trial.promised >= trial.before:
-                continue  # nothing was promised: it grew for another reason than load
-            gain = (trial.before - busy.value / rate) / (trial.before - trial.promised)
-            if gain < self._guards.min_gain:
-                self.blocked_until_s[layer] = now_s + self._guards.block_s
-                said.append(
-                    f"{layer} {trial.size} -> {trial.grown} gained {max(gain, 0):.0%} of what was predicted "
-                    f"(min_gain {self._guards.min_gain:.0%}): no growth for load for {self._guards.block_s:g} s"
-                )
-        return said
-
-    def against(self, now_s: float, settled_s: float | None, layer: str) -> tuple[str, str] | None:
-        """Return a word and a sentence if the layer must not grow for load now, None if it may."""
-        left = self.blocked_until_s.get(layer, 0.0) - now_s
-        if left > 0:
-            return "ineffective", f"growth for load was ineffective; blocked for {left:.0f} s more"
-        trial = self._trials.get(layer)
-        if trial is not None and settled_s is not None and settled_s >= trial.begun_s:
-            return "unproven", f"what {trial.size} -> {trial.grown} has gained is not known yet"
-        return None
 
 
 def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from autoscaler.signals import Signals, SliceSignals, Spread
+from cluster.messages import MATCHER
 
 FRESH: Final = 2
 """Of so many newest intervals one must have brought a value."""
@@ -94,6 +95,21 @@ class History:
         """
         means = [self._steady[layer, slot][1] for slot in self._slots(layer) if (layer, slot) in self._steady]
         return max(means, default=None)
+
+    def idlest(self, layer: str) -> float | None:
+        """Return the useful share of the least busy slice of those that were heard of, None if none was."""
+        means, _ = self._means(layer, lambda one: one.useful_share)
+        return min(means, default=None)
+
+    def processed(self, layer: str) -> float | None:
+        """Return the publications a second that a layer has got done, None if not every slice said it.
+
+        Each matcher does all of them, and the last to do them says when they are done; others share them.
+        """
+        means, whole = self._means(layer, lambda one: one.publications_per_s)
+        if not whole:
+            return None
+        return min(means) if layer == MATCHER else sum(means)
 
     def backlog(self, layer: str, metric: str = "lane_backlog") -> Seen:
         """Return what waits for the whole layer, averaged over the look-back period; messages or bytes."""

@@ -9,7 +9,8 @@ from autoscaler.gates import gate
 from autoscaler.guards import caught_up
 from autoscaler.policy import Connections, LayerPolicy, MemoryUse, Ratio, ScalingPolicy, Slo, Utilization
 from autoscaler.rates import Delay, Peaks, Rates, Stabilization
-from autoscaler.triggers import Scene, busy_in, propose
+from autoscaler.triggers import Scene, busy_in, for_newcomers, propose
+from cluster.messages import CONNECTION_POINT
 
 FLOORS = (Connections, MemoryUse, Ratio)
 """Triggers that are not about load."""
@@ -121,6 +122,8 @@ class LayerMachine:
             wish, reason = float(way.size), f"{reason}; never fewer while signals are missing"
         way.step("triggers", wish, reason, "missing" if held and wish == way.size else None)
         way.exact = best is not None and best.trigger.startswith(STEPS)
+        if self._layer == CONNECTION_POINT and wish == way.size + 1:
+            way.exact = True  # as no trigger of load asks for more
         self._misses = self._misses + 1 if missing else 0
         fallback = self._whole.fallback
         replicas: int | None = getattr(fallback.replicas, self._layer)
@@ -152,6 +155,10 @@ class LayerMachine:
                 wish = max(wish, float(sizing.best if sizing.size is None else sizing.size))
             elif busy is not None and rate > 0:
                 wish = max(wish, way.size * busy * ahead / rate / utilization.target)
+            if self._layer == CONNECTION_POINT and wish > way.wish:
+                most, why = for_newcomers(self._policy, scene, ahead / rate if rate > 0 else 1.0)
+                if wish > most:
+                    wish, reason = max(way.wish, float(most)), f"{reason}; {why}"
         if scheduled is not None and scheduled > wish:
             wish, reason = float(scheduled), f"the schedule asks for {scheduled}"
         way.step("forecast", wish, reason)

@@ -103,6 +103,9 @@ class Cost(Settings, frozen=True):
 class Utilization(Settings, frozen=True, tag_field="type", tag="utilization"):
     """Useful time / wall time of the busiest replica. Within min..max nothing is wished; outside, what brings it to
     `target`. By default min and max are the target plus and minus the layer's tolerance.
+
+    Of connection points only one more at a time, and only when the least busy one is above max too: clients that are
+    connected stay where they are, and more is of use to those who connect from then on.
     """
 
     target: Share
@@ -148,7 +151,9 @@ class MemoryUse(Settings, frozen=True, tag_field="type", tag="memory"):
 
 
 class Connections(Settings, frozen=True, tag_field="type", tag="connections"):
-    """Clients connected to all connection points: ceil(sum / target_per_replica)."""
+    """Clients connected to all connection points: ceil(sum / target_per_replica). They stay where they are; it is those
+    who connect from then on who go to the new ones.
+    """
 
     target_per_replica: Annotated[float, Meta(gt=0)]
 
@@ -310,7 +315,9 @@ class Disruption(Settings, frozen=True):
 class Guards(Settings, frozen=True):
     """warmup_s:   after a transition signals are not used for so long.
     min_gain:         a growth that gained less than this share of its prediction is ineffective ...
-    block_s:          ... and growth of that layer is blocked for so long. min_gain 0: never.
+    block_s:          ... and growth of that layer for load is blocked for so long, and for twice as long after each
+                      further one in a row, at most 16 times. A row ends when the load or the size have doubled or
+                      halved, or the layer has shrunk. min_gain 0: never.
     catch_up_s:       a shrink is refused if what then waits could not be worked off in this time. 0: not asked.
     require_placeable: a growth waits, and says so, while no node has room.
     hold_peaks_s:     a layer that had to take a shrink back within this time has peaks that recur; from then on it

@@ -2,6 +2,10 @@
 
 A proposal that was made without hearing of every slice is a lower bound: it may ask for more, and holds the size
 otherwise (`partial`). The largest proposal wins, whoever made it.
+
+Clients that are connected stay at their connection point until they connect anew. One more of them relieves nobody who
+is there; it is room for those who connect from then on. So what triggers of load wish for connection points is one more
+at a time, and only where those who connect find none with room.
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import msgspec
 
 from autoscaler.burn import Level
 from autoscaler.decision import Capacity, Proposal, Sizing
@@ -25,7 +31,10 @@ from autoscaler.policy import (
     Utilization,
 )
 from autoscaler.signals import LAYERS
+from cluster.messages import CONNECTION_POINT
 
+OF_LOAD = (Utilization, Slo, Queue)
+"""Triggers of a connection point that are about the work it has."""
 SATURATED = 0.9
 """From this useful share on, the rate that is seen is what the layer lets through, not what is asked of it."""
 WAITING_S = 0.05
@@ -115,6 +124,30 @@ class Scene:
 
 def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> Proposal:
     """Return what the trigger wishes."""
+    proposal = _propose(trigger, layer, policy, scene)
+    if layer != CONNECTION_POINT or not isinstance(trigger, OF_LOAD) or proposal.wish is None:
+        return proposal
+    most, why = for_newcomers(policy, scene)
+    if proposal.wish <= most:
+        return proposal
+    return msgspec.structs.replace(proposal, wish=float(most), reason=f"{proposal.reason}; {why}")
+
+
+def for_newcomers(policy: LayerPolicy, scene: Scene, times: float = 1.0) -> tuple[int, str]:
+    """Return how many connection points are of use to those who connect from now on, and why, at `times` the load.
+
+    One has room if it is not above what the policy lets a connection point be busy.
+    """
+    size = scene.sizes[CONNECTION_POINT]
+    trigger = next((one for one in policy.triggers if isinstance(one, Utilization)), None)
+    high = BUSY if trigger is None else band(trigger, policy)[1]
+    least = scene.history.idlest(CONNECTION_POINT)
+    if size > 1 and least is not None and least * times <= high:
+        return size, f"who is connected stays, and who connects finds room: the least busy one is at {_percent(least)}"
+    return size + 1, "who is connected stays, so one more, for those who connect from now on"
+
+
+def _propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> Proposal:
     size = scene.sizes[layer]
     match trigger:
         case Utilization():
@@ -219,13 +252,19 @@ def busy_in(
 
     Near an edge of the band, within the tolerance, noise crosses it now and then; what counts there is the long run.
     """
-    low = trigger.target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
-    high = trigger.target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
+    low, high = band(trigger, policy)
     share = scene.then(layer, busy) * times
     steady = scene.history.steady(layer)
     long_run = share if steady is None or not busy else steady * share / busy
     near = low * (1 - policy.tolerance.down) <= share <= high * (1 + policy.tolerance.up)
     return Use(share, long_run, low, high, low <= share <= high or (near and low <= long_run <= high))
+
+
+def band(trigger: Utilization, policy: LayerPolicy) -> tuple[float, float]:
+    """Return between which useful shares nothing is wished."""
+    low = trigger.target * (1 - policy.tolerance.down) if trigger.min is None else trigger.min
+    high = trigger.target * (1 + policy.tolerance.up) if trigger.max is None else trigger.max
+    return low, high
 
 
 def _others(scene: Scene) -> str:

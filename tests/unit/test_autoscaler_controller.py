@@ -115,7 +115,7 @@ def test_a_block_survives() -> None:
     one.tick(1, seen({"matcher": 4}, busy={"matcher": 0.9}, **rate))
     one.tick(2, seen({"matcher": 4}, busy={"matcher": 0.9}, **rate))
     memory = msgspec.json.decode(msgspec.json.encode(one.memory()), type=Memory)
-    assert memory.blocked_until_s == {"matcher": 102}
+    assert {layer: (block.since_s, block.times) for layer, block in memory.blocks.items()} == {"matcher": (2, 1)}
     again = controller(made, memory)
     assert again.tick(50, seen({"matcher": 4}, busy={"matcher": 0.9}, **rate)) == []
     assert again.tick(102, seen({"matcher": 4}, busy={"matcher": 0.9}, **rate))

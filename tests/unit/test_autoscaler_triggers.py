@@ -168,6 +168,38 @@ def test_memory_connections_and_ratio_are_sums_and_floors() -> None:
 SPLIT = {"type": "split_merge", "split_above_ms": 4, "merge_below_ms": 1, "window_n": 300, "min_window_s": 2}
 
 
+def doors(*shares: float | None, waiting: int = 0) -> Signals:
+    """Connection points that are so busy."""
+    sizes = {"connection_point": len(shares)}
+    return seen(sizes, busy={"connection_point": list(shares)}, backlog={"connection_point": waiting})
+
+
+def test_connection_points_grow_by_one_and_only_when_who_connects_finds_none_with_room() -> None:
+    """Who is connected stays: more of them take nothing off the busiest."""
+    whole = proposal(UTILIZATION, doors(1.0, 1.0, 0.85), of="connection_point")
+    assert whole.wish == 4, "not 5, as for a layer whose work is shared anew"
+    assert whole.reason.endswith("; who is connected stays, so one more, for those who connect from now on")
+    held = proposal(UTILIZATION, doors(1.0, 1.0, 0.05), of="connection_point")
+    assert held.wish == 3
+    assert held.reason.endswith("; who is connected stays, and who connects finds room: the least busy one is at 5%")
+    assert proposal(UTILIZATION, doors(1.0, None, 0.05), of="connection_point").wish == 3
+    assert proposal(UTILIZATION, doors(1.0), of="connection_point").wish == pytest.approx(1 / 0.6)
+    assert proposal(UTILIZATION, doors(0.1, 0.05), of="connection_point").wish < 1, "shrinking is as for any layer"
+    assert proposal(UTILIZATION, seen({"matcher": 3}, busy={"matcher": [1.0, 1.0, 0.05]})).wish == 5
+
+
+def test_no_trigger_of_load_asks_for_connection_points_while_one_has_room() -> None:
+    slo, queue = {"type": "slo", "name": "delay"}, {"type": "queue", "target_per_replica": 10}
+    for trigger, level in ((slo, BURNING), (queue, CALM)):
+        assert proposal(trigger, doors(0.95, 0.2, waiting=50), of="connection_point", level=level).wish == 2
+        assert proposal(trigger, doors(0.95, 0.6, waiting=50), of="connection_point", level=level).wish == 3
+    there = seen({"connection_point": 2}, connected={"connection_point": 5000}, busy={"connection_point": 0.1})
+    connections = {"type": "connections", "target_per_replica": 2000}
+    assert proposal(connections, there, of="connection_point").wish == 5, (
+        "clients that are there and come count as ever"
+    )
+
+
 def matching(*spreads: Spread | None) -> Signals:
     return seen({"matcher": len(spreads)}, match={"matcher": list(spreads)})
 
