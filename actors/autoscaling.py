@@ -53,6 +53,7 @@ class Autoscaling:
     """machine: the coordinator's. directory: the cluster's data directory.
 
     placeable: returns how many more slices could be placed, None for no limit; it may block, and is asked on a thread.
+    cores:     returns how many cores the machines have, None if not known; as placeable.
     record:    whether signals are recorded.
     """
 
@@ -63,6 +64,7 @@ class Autoscaling:
         directory: Path,
         *,
         placeable: Callable[[], int | None] = lambda: None,
+        cores: Callable[[], float | None] = lambda: None,
         record: bool = True,
     ) -> None:
         self._machine = machine
@@ -70,8 +72,10 @@ class Autoscaling:
         self._memory_path = directory / MEMORY
         self._signals_path = directory / SIGNALS
         self._placeable = placeable
+        self._count_cores = cores
         self._record = record
         self._room: int | None = None
+        self._cores: float | None = None
         self._asking: asyncio.Task[None] | None = None
         self._observer = Observer(round(policy.metrics_interval_s * 1000))
         self._memory = read_memory(self._memory_path)
@@ -129,7 +133,7 @@ class Autoscaling:
             return
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_for_room())
-        signals = self._observer.signals(self._machine.observed(), placeable=self._room)
+        signals = self._observer.signals(self._machine.observed(), placeable=self._room, cores=self._cores)
         if self._record:
             self._files.submit(self._recorded, now_s, signals)
         self._follow()
@@ -190,6 +194,7 @@ class Autoscaling:
     async def _ask_for_room(self) -> None:
         with contextlib.suppress(Exception):  # Ray may be away for a moment; then what was last known holds
             self._room = await asyncio.to_thread(self._placeable)
+            self._cores = await asyncio.to_thread(self._count_cores)
 
     def _new(self) -> Controller:
         policy = self._policy

@@ -15,7 +15,7 @@ import msgspec
 import ray
 
 from actors.autoscaling import Autoscaling, forget_autoscaler
-from actors.processes import actor_options, leave, node_address, node_id
+from actors.processes import actor_options, available_cores, leave, node_address, node_id
 from actors.roles import RoleActor
 from actors.session_store import forget_sessions
 from actors.shell import Shell
@@ -110,7 +110,9 @@ class Life:
         autoscaling = None
         if self._policy is not None:
             policy = msgspec.json.decode(self._policy, type=ScalingPolicy)
-            autoscaling = Autoscaling(self._machine, policy, settings.directory, placeable=self._room)
+            autoscaling = Autoscaling(
+                self._machine, policy, settings.directory, placeable=self._room, cores=self._cores
+            )
         self._shell, address = await start_coordinator(
             self._machine,
             self._secret,
@@ -159,6 +161,14 @@ class Life:
         resources: Any = ray.available_resources  # untyped
         free: float = resources().get("CPU", 0.0)
         return len(self._spares) + int(free / self._settings.ray.cpus_per_role + 1e-6)
+
+    def _cores(self) -> float | None:
+        """Return how many cores the nodes have, as Ray counts them; with a Ray of our own, this machine. It blocks."""
+        if self._own:
+            return float(available_cores())
+        resources: Any = ray.cluster_resources  # untyped
+        cores: float | None = resources().get("CPU")
+        return cores
 
     def status(self) -> dict[str, Any]:
         """Return the machine's status document."""

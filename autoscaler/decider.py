@@ -5,8 +5,9 @@
     triggers       each proposes; the largest proposal wins. A layer whose signals are missing never shrinks, and after
                    failure_threshold evaluations is brought to its fallback
     forecast       may only raise
-    gates          ineffective growth, efficiency, marginal speed-up, budget and price may only lower growth, the gates
-                   of cost not below what an SLO trigger asks (unless on_conflict is cost); catch_up only a shrink
+    gates          ineffective growth, full cores, efficiency, marginal speed-up, budget and price may only lower
+                   growth, the gates of cost not below what an SLO trigger asks (unless on_conflict is cost); catch_up
+                   only a shrink
     tolerance      near enough is left alone
     factor         a share of the way
     stabilisation  lowest wish of the up window, highest of the down window, which becomes longer for peaks that recur
@@ -38,7 +39,7 @@ from autoscaler.burn import Level, Watch
 from autoscaler.decision import Capacity, Decision, Estimate, Forecast, LayerDecision, Stage
 from autoscaler.effectiveness import Effectiveness
 from autoscaler.gates import cost_per_hour
-from autoscaler.guards import Floor, affordable
+from autoscaler.guards import Floor, affordable, free_cores
 from autoscaler.history import History
 from autoscaler.layer import LayerMachine
 from autoscaler.periods import excluded, period_of
@@ -160,6 +161,7 @@ class Decider:
         decisions: dict[str, LayerDecision] = {}
         for layer in self._ordered():
             against = self.effectiveness.against(now_s, self._settled_s, layer)
+            against = against or free_cores(self.policy.guards, signals.cores, scene)
             machine = self._layers[layer]
             decisions[layer] = one = machine.decide(now_s, scene, ahead, floors.get(layer), against)
             scene.decided[layer], scene.wished[layer] = one.target, machine.wished

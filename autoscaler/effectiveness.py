@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from autoscaler.guards import Against
 from autoscaler.policy import Guards
 from autoscaler.triggers import Scene
 from cluster.messages import CONNECTION_POINT
@@ -160,15 +161,17 @@ class Effectiveness:
         """Return how long it still blocks."""
         return block.since_s + block.lasts_s(self._guards.block_s) - now_s if self._guards.min_gain else 0.0
 
-    def against(self, now_s: float, settled_s: float | None, layer: str) -> tuple[str, str] | None:
-        """Return a word and a sentence if the layer must not grow for load now, None if it may."""
+    def against(self, now_s: float, settled_s: float | None, layer: str) -> Against | None:
+        """Return why the layer must not grow for load now, None if it may."""
         block = self.blocks.get(layer)
         left_s = 0.0 if block is None else self._left_s(now_s, block)
         if block is not None and left_s > 0:
-            return "ineffective", f"growth for load was ineffective{_in_a_row(block)}; blocked for {left_s:.0f} s more"
+            reason = f"growth for load was ineffective{_in_a_row(block)}; blocked for {left_s:.0f} s more"
+            return Against("effectiveness", "ineffective", reason)
         trial = self._trials.get(layer)
         if trial is not None and settled_s is not None and settled_s >= trial.begun_s:
-            return "unproven", f"what {trial.size} -> {trial.grown} has gained is not known yet"
+            reason = f"what {trial.size} -> {trial.grown} has gained is not known yet"
+            return Against("effectiveness", "unproven", reason)
         return None
 
 

@@ -12,6 +12,10 @@ from autoscaler.policy import Disruption, Guards
 from autoscaler.triggers import Scene
 from cluster.messages import MATCHER
 
+CORES_FULL = 0.9
+"""Slices that are busy for so large a share of the cores leave no room: clients and the system work there as well."""
+HAIR = 1e-9
+
 
 def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int, str]:
     """Return the least size from `wish` to the present one that could work off what waits now in time.
@@ -33,6 +37,29 @@ def caught_up(guards: Guards, layer: str, wish: int, scene: Scene) -> tuple[int,
             reason = "" if fewer == wish else f"{fewer - 1} could not work off a backlog within {guards.catch_up_s:g} s"
             return fewer, reason
     return size, f"{size - 1} could not work off a backlog within {guards.catch_up_s:g} s"
+
+
+class Against(NamedTuple):
+    """What stands against growth for load: at most `room` more of a layer. stage, word, reason: as `Stage` has them."""
+
+    stage: str
+    word: str
+    reason: str
+    room: int = 0
+
+
+def free_cores(guards: Guards, cores: float | None, scene: Scene) -> Against | None:
+    """Return what the machines' cores leave room for; None if that is not asked, or not known.
+
+    Where slices keep all cores busy, more of them would share the same cores, whichever layer they are of.
+    """
+    used = scene.history.used()
+    if not guards.require_placeable or cores is None or used is None:
+        return None
+    started = sum(max(0, decided - scene.sizes[layer]) for layer, decided in scene.decided.items())
+    room = max(0, math.ceil(CORES_FULL * cores - used - HAIR) - started)
+    reason = f"slices are busy for {used:.3g} of {cores:g} cores, room for {room} more"
+    return Against("cores", "cores", reason, room)
 
 
 class Floor(NamedTuple):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from autoscaler.signals import Signals, SliceSignals, Spread
+from autoscaler.signals import LAYERS, Signals, SliceSignals, Spread
 from cluster.messages import MATCHER
 
 FRESH: Final = 2
@@ -95,6 +95,14 @@ class History:
         """
         means = [self._steady[layer, slot][1] for slot in self._slots(layer) if (layer, slot) in self._steady]
         return max(means, default=None)
+
+    def used(self) -> float | None:
+        """Return for how many cores all slices together were busy, as far as they were heard of; None if none was.
+
+        A slice that waits for a core while it works counts as busy.
+        """
+        shares = [one for layer in LAYERS for one in self._means(layer, lambda one: one.useful_share)[0]]
+        return sum(shares) if shares else None
 
     def idlest(self, layer: str) -> float | None:
         """Return the useful share of the least busy slice of those that were heard of, None if none was."""

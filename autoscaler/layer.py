@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from autoscaler.decision import LayerDecision, Proposal, Stage
 from autoscaler.gates import gate
-from autoscaler.guards import caught_up
+from autoscaler.guards import Against, caught_up
 from autoscaler.policy import Connections, LayerPolicy, MemoryUse, Ratio, ScalingPolicy, Slo, Utilization
 from autoscaler.rates import Delay, Peaks, Rates, Stabilization
 from autoscaler.triggers import Scene, busy_in, for_newcomers, propose
@@ -43,12 +45,11 @@ class LayerMachine:
             self._delay.reset()
 
     def decide(
-        self, now_s: float, scene: Scene, ahead: float | None, scheduled: int | None, against: tuple[str, str] | None
+        self, now_s: float, scene: Scene, ahead: float | None, scheduled: int | None, against: Against | None
     ) -> LayerDecision:
         """Return the layer's decision.
 
-        ahead: the forecast rate. scheduled: replicas that the schedule asks for. against: a word and a sentence if
-        growth for load is refused.
+        ahead: the forecast rate. scheduled: replicas that the schedule asks for. against: what limits growth for load.
         """
         size = scene.sizes[self._layer]
         policy = self._policy
@@ -163,12 +164,12 @@ class LayerMachine:
             wish, reason = float(scheduled), f"the schedule asks for {scheduled}"
         way.step("forecast", wish, reason)
 
-    def _gate(self, way: _Way, scene: Scene, floor: float, slo: float, against: tuple[str, str] | None) -> None:
+    def _gate(self, way: _Way, scene: Scene, floor: float, slo: float, against: Against | None) -> None:
         wish, size = _up(way.wish), way.size
         if wish > size and against is not None:
-            kept = max(size, min(wish, _up(floor)))
+            kept = min(wish, max(size + against.room, _up(floor)))
             if kept < wish:
-                way.step("effectiveness", float(kept), against[1], against[0])
+                way.step(against.stage, float(kept), against.reason, against.word)
                 wish = kept
         if wish > size:
             most = min(wish, max(size, self._policy.max_replicas))  # what is beyond ends at the limits anyhow
@@ -197,7 +198,7 @@ class LayerMachine:
         else:
             way.step("tolerance", way.wish, reason)
 
-    def _together(self, way: _Way, scene: Scene, against: tuple[str, str] | None) -> None:
+    def _together(self, way: _Way, scene: Scene, against: Against | None) -> None:
         """Have what others' growth makes needed come with it, and nothing shrink before what it waits for does.
 
         What others' growth makes needed has no windows and delays of its own to wait for: theirs are over.
@@ -213,14 +214,16 @@ class LayerMachine:
         elif way.whole < min(whole, way.size):
             way.step("together", float(min(whole, way.size)), f"not before the others: {reason}")
 
-    def _needed(self, scene: Scene, against: tuple[str, str] | None) -> tuple[float, str]:
+    def _needed(self, scene: Scene, against: Against | None) -> tuple[float, str]:
         """Return what the triggers that depend on others' sizes wish, and why."""
-        kinds = (Ratio,) if against is not None else (Ratio, Utilization)
-        found = [
-            propose(trigger, self._layer, self._policy, scene)
-            for trigger in self._policy.triggers
-            if isinstance(trigger, kinds)
-        ]
+        found = []
+        for trigger in self._policy.triggers:
+            if isinstance(trigger, Ratio | Utilization):
+                one = propose(trigger, self._layer, self._policy, scene)
+                if isinstance(trigger, Utilization) and against is not None and one.wish is not None:
+                    most = scene.sizes[self._layer] + against.room
+                    one = msgspec.structs.replace(one, wish=min(one.wish, float(most)))
+                found.append(one)
         best = _best(tuple(found))
         return (0.0, "") if best is None or best.wish is None else (best.wish, f"{best.trigger}: {best.reason}")
 

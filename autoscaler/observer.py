@@ -48,10 +48,10 @@ class Observer:
         self._operation: int | None = None
         self._begun = False
 
-    def signals(self, observed: Observed, *, placeable: int | None = None) -> Signals:
+    def signals(self, observed: Observed, *, placeable: int | None = None, cores: float | None = None) -> Signals:
         """Return the signals of the interval that ends now, which began with the last call.
 
-        placeable: as in Signals; whoever runs the processes knows.
+        placeable, cores: as in Signals; whoever runs the processes knows.
         """
         now_ms = observed.now_ms
         interval_ms = self._interval_ms if self._last_ms is None else max(now_ms - self._last_ms, 1)
@@ -68,6 +68,7 @@ class Observer:
             sizes=dict(observed.sizes),
             transition=observed.changing,
             placeable=placeable,
+            cores=cores,
             publications_per_s=_sum_of([one.publications_per_s for one in slices if one.layer == CONNECTION_POINT]),
             notifications_per_s=_sum_of([one.notifications_per_s for one in slices if one.layer == CONNECTION_POINT]),
             delay=added(known.delay for known in doors if known.fresh),

@@ -319,7 +319,8 @@ class Guards(Settings, frozen=True):
                       further one in a row, at most 16 times. A row ends when the load or the size have doubled or
                       halved, or the layer has shrunk. min_gain 0: never.
     catch_up_s:       a shrink is refused if what then waits could not be worked off in this time. 0: not asked.
-    require_placeable: a growth waits, and says so, while no node has room.
+    require_placeable: a growth waits, and says so, while no node has room, and one for load while the slices keep the
+                      nodes' cores busy. false where nodes are added for what waits.
     hold_peaks_s:     a layer that had to take a shrink back within this time has peaks that recur; from then on it
                       shrinks only when for 1.5 times the interval between them, at most this time, none has come.
                       0: never; it follows each of them.

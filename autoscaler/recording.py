@@ -7,7 +7,7 @@ in the order of time; those of one interval have the same `at_s` and are togethe
     layer, slot     `cluster` (slot null) or a slice            transition    an operation was running
 
 of the cluster's row:
-    epoch, placeable, placement_s, publications_per_s, notifications_per_s       as `Signals` has them
+    epoch, placeable, cores, placement_s, publications_per_s, notifications_per_s       as `Signals` has them
     size_connection_point, size_access_point, size_matcher, size_exit_point      slices in the view
     delay_counts, subscribe_ack_counts     lists: histograms, bounds in the schema's metadata
 
@@ -43,6 +43,7 @@ SCHEMA: Final = pa.schema(
         ("transition", pa.bool_()),
         ("epoch", pa.int64()),
         ("placeable", pa.int32()),
+        ("cores", pa.float64()),
         ("placement_s", pa.float64()),
         ("publications_per_s", pa.float64()),
         ("notifications_per_s", pa.float64()),
@@ -62,6 +63,9 @@ SCHEMA: Final = pa.schema(
     ],
     metadata={"kittiwake.recording": VERSION, "kittiwake.delay_bounds_ms": json.dumps(DELAY_BOUNDS_MS)},
 )
+
+LATER: Final = ("cores",)
+"""Columns that earlier recordings of this version have not."""
 
 _OF_SLICE: Final = (
     "useful_share",
@@ -92,6 +96,7 @@ def rows_of(at_s: float, signals: Signals) -> Iterator[Row]:
         "transition": signals.transition,
         "epoch": signals.epoch,
         "placeable": signals.placeable,
+        "cores": signals.cores,
         "placement_s": signals.placement_s,
         "publications_per_s": signals.publications_per_s,
         "notifications_per_s": signals.notifications_per_s,
@@ -127,6 +132,8 @@ def check_schema(schema: pa.Schema, name: str) -> None:
         raise RecordingError(f"{name} has histograms of other bounds than this Kittiwake's")
     for field in SCHEMA:
         place = schema.get_field_index(field.name)
+        if place < 0 and field.name in LATER:
+            continue
         if place < 0:
             raise RecordingError(f"{name} has no column {field.name}")
         if schema.field(place).type != field.type:
@@ -156,6 +163,7 @@ def intervals_of(rows: Iterable[Row], name: str) -> Iterator[tuple[float, Signal
                 sizes=sizes,
                 transition=bool(whole["transition"]),
                 placeable=whole["placeable"],
+                cores=whole.get("cores"),
                 publications_per_s=whole["publications_per_s"],
                 notifications_per_s=whole["notifications_per_s"],
                 delay=_histogram(whole["delay_counts"], name, at_s),

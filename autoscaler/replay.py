@@ -275,6 +275,7 @@ class _Cluster:
             sizes=sizes,
             transition=running,
             placeable=None if signals.placeable is None else self._room(signals),
+            cores=signals.cores,
             publications_per_s=passed.through[CONNECTION_POINT] if known else None,
             notifications_per_s=out if known and signals.notifications_per_s is not None else None,
             delay=self._delays("delay", signals.delay, uses, passed, round(out * seconds)),

@@ -84,6 +84,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     transition:           an operation (scale, replace, recovery) was running at any time of the interval.
     placeable:            how many more slices could be placed now, by what Ray has free; None if not known, and where
                           nothing is reserved for a role (then nothing limits it).
+    cores:                that the slices' machines have together; None if not known.
     publications_per_s:   accepted from publishers. notifications_per_s: handed to clients.
     delay:                histogram in ms, publication accepted by a connection point -> its notification handed to one.
     subscribe_ack:        histogram in ms, subscribe received -> acknowledged.
@@ -98,6 +99,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int]
     transition: bool = False
     placeable: int | None = None
+    cores: float | None = None
     publications_per_s: float | None = None
     notifications_per_s: float | None = None
     delay: Histogram | None = None

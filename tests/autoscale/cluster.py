@@ -49,6 +49,10 @@ class Cluster:
         self.now_s = 0.0
         self.ended: str | None = None
         """What became of the operation that ended in the last interval."""
+        self._clients = [1.0 / sizes[CONNECTION_POINT]] * sizes[CONNECTION_POINT]
+        """Share of the clients that is at each connection point."""
+        self._crowd = 1.0
+        """How many slices want a core for each core that there is, 1 or more."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,6 +72,35 @@ class Cluster:
     def worst(self, layer: str, count: int, at_s: float) -> float:
         """Return the factor of the slot that has most to do."""
         return max(self.factor(layer, slot, count, at_s) for slot in range(count))
+
+    def _burden(self, layer: str, slot: int) -> float:
+        """Return `factor` at the present sizes and moment, and what clients that stay and a lack of cores do to it."""
+        count = self.sizes[layer]
+        factor = self.factor(layer, slot, count, self.now_s) * self._crowd
+        if layer == CONNECTION_POINT and self.scenario.stay is not None:
+            factor *= max(self._clients[slot] * count, 1e-6)
+        return factor
+
+    def _connect(self, seconds: float) -> None:
+        """Some clients connect anew, to any connection point; all of one that has gone do."""
+        count = self.sizes[CONNECTION_POINT]
+        there = (self._clients + [0.0] * count)[:count]
+        lasting = 1.0 - min(1.0, (self.scenario.stay or 0.0) * seconds)
+        kept = [share * lasting for share in there]
+        self._clients = [share + (1.0 - sum(kept)) / count for share in kept]
+
+    def _compete(self, load: Load) -> None:
+        """Find out how many slices want a core at once, if they had one each."""
+        self._crowd = 1.0
+        if self.scenario.cores is None:
+            return
+        wanted, rate = 0.0, load.publications_per_s
+        for layer in LAYERS:
+            work = self.truth.seconds(layer, self.sizes, load) * rate
+            full = 1.0 if self.queues.waiting[layer] >= 1 else min(1.0, work)
+            wanted += self.sizes[layer] * full
+            rate = min(rate, self.truth.capacity(layer, self.sizes, load))
+        self._crowd = max(1.0, wanted / self.scenario.cores)
 
     def request(self, targets: dict[str, int]) -> bool:
         """Ask for sizes; False if an operation is under way."""
@@ -89,7 +122,9 @@ class Cluster:
         load = self.load(self.now_s)
         load = load._replace(publications_per_s=load.publications_per_s * max(0.0, self.source.gauss(1, noise)))
         sizes = self.sizes
-        worst = {layer: self.worst(layer, sizes[layer], self.now_s) for layer in LAYERS}
+        self._connect(seconds)
+        self._compete(load)
+        worst = {layer: max(self._burden(layer, slot) for slot in range(sizes[layer])) for layer in LAYERS}
         capacities = {layer: self.truth.capacity(layer, sizes, load) / worst[layer] for layer in LAYERS}
         passed = self.queues.step(seconds, load.publications_per_s, capacities)
         uses = [passed.through[layer] / capacities[layer] for layer in LAYERS]
@@ -109,6 +144,7 @@ class Cluster:
             sizes=dict(sizes),
             transition=running,
             placeable=None if self.scenario.room is None else max(0, self.scenario.room - sum(sizes.values())),
+            cores=self.scenario.cores,
             publications_per_s=passed.through[CONNECTION_POINT],
             notifications_per_s=out * NOTIFICATIONS,
             delay=delays(uses, passed.wait_s, round(out * NOTIFICATIONS * seconds)),
@@ -119,7 +155,7 @@ class Cluster:
 
     def _slice(self, layer: str, slot: int, load: Load, rate: float, noise: float) -> SliceSignals:
         sizes, count = self.sizes, self.sizes[layer]
-        factor = self.factor(layer, slot, count, self.now_s)
+        factor = self._burden(layer, slot)
         then = load._replace(publications_per_s=rate)
         work = self.truth.seconds(layer, sizes, then) * rate * factor
         woken = min(self.truth.busy(layer, sizes, then) - work / factor, max(0.0, 0.9 * (1 - work)))

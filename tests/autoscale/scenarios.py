@@ -25,6 +25,10 @@ class Scenario:
     fast:     processes as they are: work is next to nothing, and what they are busy with is waking up.
     abort:    probability that an operation is given up when its time is over.
     room:     slices that all nodes have room for, None for no limit.
+    cores:    that all slices share, None for one each. What is busy at the same time takes longer by as much as there
+              are too few of them.
+    stay:     clients stay at their connection point; None: they spread evenly at once. Else the share of them that
+              connects anew each second, to any.
     steady:   no layer may change its direction after settled_s.
     cost_max: of the optimum in hindsight, None if that is not asked.
     step_s:   when the load steps up, None if it does not; it has to be answered within three transitions.
@@ -43,6 +47,8 @@ class Scenario:
     fast: bool = False
     abort: float = 0.0
     room: int | None = None
+    cores: float | None = None
+    stay: float | None = None
     steady: bool = False
     settled_s: float = HOUR / 2
     cost_max: float | None = None
@@ -117,6 +123,21 @@ SCENARIOS = {
         interval_s=2.0,
     ),
     "aborts": Scenario("operations are given up, two of five", 1.5, _step, step_s=HOUR / 2, abort=0.4),
+    "cores": Scenario("ten times the load, on two cores that are full with it", 2, _step, cores=2.0),
+    "stay": Scenario(
+        "ten times the load within an hour, of clients that stay at the connection point where they are",
+        2,
+        lambda s, t: _own(s, 1000, 2000) * (1 + 9 * min(1.0, t / HOUR)),
+        stay=0.0,
+        interval_s=4.0,
+    ),
+    "churn": Scenario(
+        "the same of clients that connect anew every ten minutes",
+        2,
+        lambda s, t: _own(s, 1000, 2000) * (1 + 9 * min(1.0, t / HOUR)),
+        stay=1 / 600,
+        interval_s=4.0,
+    ),
     "full": Scenario("no node has room for an eighth slice", 2, _step, room=7),
     "steal": Scenario(
         "other tenants take up to 40 % of the cores, by the hour",

@@ -119,6 +119,7 @@ class World:
         self.calm = False
         """Nothing is lost and nothing late."""
         self.lost = random.choice([0.0, 0.0, 0.1, 1.0])
+        self.cores = random.choice([None, None, 4.0, 64.0])
 
     def signals(self) -> Signals:
         random = self.random
@@ -135,6 +136,7 @@ class World:
             sizes=dict(self.sizes),
             transition=bool(self.pending),
             placeable=random.choice([None, 0, 1, 50]),
+            cores=self.cores,
             publications_per_s=None if random.random() < self.lost else random.choice([0.0, 10.0, 1000.0]),
             notifications_per_s=None if random.random() < self.lost else 100.0,
             delay=None if random.random() < self.lost else tuple(counts),

@@ -124,6 +124,49 @@ def test_a_forecast_that_stays_within_the_band_raises_nothing() -> None:
     assert targets(decider(made, forecast=Foreseeing(120.0)), (0, row)) == {"matcher": 3}
 
 
+def on_cores(cores: float | None, busy: dict[str, float], size: int = 2) -> Signals:
+    rest = {"connection_point": 0.1, "access_point": 0.1, "exit_point": 0.1}
+    return seen({"matcher": size}, busy=rest | busy, cores=cores)
+
+
+@pytest.mark.parametrize(
+    ("cores", "targets_", "blocked"),
+    [
+        (None, {"matcher": 4}, None),
+        (16.0, {"matcher": 4}, None),
+        (3.0, {"matcher": 3}, "cores"),  # 2.7 of them can be used, and 2.1 are
+        (2.0, {}, "cores"),
+    ],
+)
+def test_load_grows_no_further_than_cores_are_free(
+    cores: float | None, targets_: dict[str, int], blocked: str | None
+) -> None:
+    decision = decider(policy()).decide(0, on_cores(cores, {"matcher": 0.9}))
+    assert decision.targets == targets_
+    assert stages(decision).get("cores", (0, None))[1] == blocked
+    if cores == 2.0:
+        reason = "cores: slices are busy for 2.1 of 2 cores, room for 0 more"
+        assert only(decision).why_not_more == reason
+
+
+def test_layers_share_the_cores_that_are_free() -> None:
+    layers = {"matcher": layer(), "exit_point": layer()}
+    row = on_cores(4.0, {"matcher": 0.9, "exit_point": 0.9})  # 2.9 of 3.6
+    assert decider(policy(layers=layers)).decide(0, row).targets == {"matcher": 3}
+    assert decider(policy(layers=layers)).decide(0, on_cores(5.0, {"matcher": 0.9, "exit_point": 0.9})).targets == {
+        "matcher": 4
+    }
+
+
+def test_full_cores_hold_no_floor_and_nothing_where_nodes_can_be_added() -> None:
+    ratio = {"type": "ratio", "of": "matcher", "one_per": 1}
+    layers = {"exit_point": layer(ratio)}
+    full = on_cores(1.0, {"matcher": 0.9})
+    assert decider(policy(layers=layers)).decide(0, full).targets == {"exit_point": 2}
+    adding = policy(guards={"warmup_s": 0, "require_placeable": False})
+    assert decider(adding).decide(0, full).targets == {"matcher": 4}
+
+
 def test_a_forecast_raises_connection_points_only_for_those_who_will_connect() -> None:
     section = layer({"type": "utilization", "target": 0.5, "min": 0.3, "max": 0.7})
     made = policy(layers={"connection_point": section})

@@ -40,17 +40,21 @@ class Desk:
     busy: what the slices report to be from now on.
     """
 
-    def __init__(self, directory: Path, made: ScalingPolicy | None = None, room: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, made: ScalingPolicy | None = None, room: int | None = None, cores: float | None = None
+    ) -> None:
         self.control = Control(layers(2)).serve()
         self.busy = 0.5
         self.failed: list[BaseException] = []
         self.companions: list[Any] = []
-        self.autoscaling = Autoscaling(self.control.machine, made or policy(), directory, placeable=lambda: room)
+        self.autoscaling = Autoscaling(
+            self.control.machine, made or policy(), directory, placeable=lambda: room, cores=lambda: cores
+        )
         self.autoscaling._observer = self  # type: ignore[assignment]
         self.autoscaling._shell = self  # type: ignore[assignment]
         self.now = 1_800_000_000.0
 
-    def signals(self, observed: Any, *, placeable: int | None = None) -> Signals:
+    def signals(self, observed: Any, *, placeable: int | None = None, cores: float | None = None) -> Signals:
         """As an observer would, of slices that report."""
         return seen(
             dict(observed.sizes),
@@ -58,6 +62,7 @@ class Desk:
             transition=observed.changing,
             epoch=observed.epoch,
             placeable=placeable,
+            cores=cores,
             publications_per_s=10.0,
         )
 
@@ -227,8 +232,8 @@ def test_explain_says_that_the_model_rests_on_the_prior_until_it_has_observed(tm
     desk = Desk(tmp_path, policy(capacity={"interest": interest}))
     rate, own = 0.0, desk.signals
 
-    def signals(observed: Any, *, placeable: int | None = None) -> Signals:
-        rows = own(observed, placeable=placeable)
+    def signals(observed: Any, **known: Any) -> Signals:
+        rows = own(observed, **known)
         slices = tuple(
             msgspec.structs.replace(one, subscriptions=5000, useful_share=desk.busy)
             for one in rows.slices
@@ -255,12 +260,12 @@ def test_an_autoscaler_that_fails_is_begun_anew(
     desk = Desk(tmp_path, policy(metrics_interval_s=0.1, evaluate_interval_s=0.1))
     real, calls = desk.signals, 0
 
-    def signals(observed: Any, *, placeable: int | None = None) -> Signals:
+    def signals(observed: Any, **known: Any) -> Signals:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise ZeroDivisionError("no reason")
-        return real(observed, placeable=placeable)
+        return real(observed, **known)
 
     desk.signals = signals  # type: ignore[method-assign]
 
@@ -274,6 +279,18 @@ def test_an_autoscaler_that_fails_is_begun_anew(
     asyncio.run(story())
     assert desk.explain()["trouble"] == "ZeroDivisionError: no reason"
     assert "the autoscaler failed; another one begins" in caplog.text
+
+
+def test_what_the_machines_have_is_asked_for_and_holds_growth(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, cores=2.0)
+    desk.tick()
+    desk.busy = 0.95
+    desk.tick()
+    (entry,) = desk.explain()["decisions"]
+    assert entry["decision"]["layers"][0]["why_not_more"] == (
+        "cores: slices are busy for 1.9 of 2 cores, room for 0 more"
+    )
+    desk.autoscaling.close()
 
 
 # The command line, the configuration ---------------------------------------------------------------------------------

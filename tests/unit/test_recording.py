@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -51,6 +52,7 @@ def some(source: random.Random) -> Signals:
         sizes=sizes,
         transition=source.random() < 0.5,
         placeable=None if source.random() < 0.5 else source.randrange(10),
+        cores=None if source.random() < 0.5 else source.randrange(1, 99) / 2,
         publications_per_s=maybe(source.random() * 1e5),
         notifications_per_s=maybe(source.random() * 1e5),
         delay=histogram(),
@@ -97,6 +99,14 @@ def test_an_interval_that_spans_two_batches_is_whole(tmp_path: Path, monkeypatch
     given = [(float(step), some(source)) for step in range(1, 6)]
     write(tmp_path / "one.parquet", [row for at, signals in given for row in rows_of(at, signals)])
     assert list(Recording(tmp_path / "one.parquet")) == given
+
+
+def test_a_recording_without_cores_is_an_earlier_one(tmp_path: Path) -> None:
+    source = random.Random(5)
+    given = [(float(step), some(source)) for step in range(1, 4)]
+    path = tmp_path / "earlier.parquet"
+    parquet.write_table(table_of(row for at, one in given for row in rows_of(at, one)).drop_columns(["cores"]), path)
+    assert list(Recording(path)) == [(at, msgspec.structs.replace(one, cores=None)) for at, one in given]
 
 
 def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
