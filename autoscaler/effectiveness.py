@@ -101,8 +101,10 @@ class Effectiveness:
         """
         said = self._forget(now_s, scene)
         for layer, trial in list(self._trials.items()):
-            if settled_s is None or settled_s < trial.begun_s or not matured:
+            if settled_s is None or settled_s < trial.begun_s:
                 continue
+            if not matured and (trial.done is not None or not scene.overloaded(layer)):
+                continue  # but what is overloaded now and was not, nothing can be said of; it need not wait
             del self._trials[layer]
             rate = scene.rate
             gain = _gain(trial, scene)

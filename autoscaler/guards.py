@@ -53,8 +53,10 @@ def free_cores(guards: Guards, cores: float | None, scene: Scene) -> Against | N
 
     Where slices keep all cores busy, more of them would share the same cores, whichever layer they are of.
     """
+    if not guards.require_placeable or cores is None:
+        return None
     used = scene.history.used()
-    if not guards.require_placeable or cores is None or used is None:
+    if used is None:
         return None
     started = sum(max(0, decided - scene.sizes[layer]) for layer, decided in scene.decided.items())
     room = max(0, math.ceil(CORES_FULL * cores - used - HAIR) - started)

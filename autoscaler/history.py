@@ -21,6 +21,8 @@ FRESH: Final = 2
 """Of so many newest intervals one must have brought a value."""
 
 
+SURGE: Final = 1.5
+"""Where the FRESH newest intervals have each so many times the mean rate of the look-back period, that is no noise."""
 STEADY: Final = 30
 """Look-back periods that tell what is steady from noise."""
 
@@ -84,10 +86,32 @@ class History:
         """Return the mean rate of notifications (per second) over the look-back period."""
         return _mean(one.signals.notifications_per_s for one in self._recent())
 
+    def surge(self) -> float:
+        """Return how many times the rate of the look-back period the newest one is, 1 where it is not SURGE times that.
+
+        For most of a look-back period after a steep rise its mean says less than what is to be done from now on.
+        """
+        rates, mean = [one.signals.publications_per_s for one in self._recent()], self.rate()
+        newest = [one for one in rates[:FRESH] if one is not None]
+        if len(rates) <= FRESH or len(newest) < FRESH or not mean or min(newest) < SURGE * mean:
+            return 1.0
+        return max(newest) / mean
+
+    @property
+    def rising(self) -> bool:
+        """Whether the newest interval alone looks like a surge: the next one shows how far it goes."""
+        newest, mean = self.last.publications_per_s, self.rate()
+        return newest is not None and bool(mean) and newest >= SURGE * (mean or 0.0) and self.surge() == 1.0
+
     def busiest(self, layer: str) -> Seen:
         """Return the useful share of the busiest slice, each averaged over the look-back period."""
         means, whole = self._means(layer, lambda one: one.useful_share)
         return Seen(max(means, default=None), whole)
+
+    def busiest_of_late(self, layer: str) -> float | None:
+        """Return the useful share of the busiest slice over the FRESH newest intervals, None if none was heard of."""
+        means, _ = self._means(layer, lambda one: one.useful_share, FRESH)
+        return max(means, default=None)
 
     def steady(self, layer: str) -> float | None:
         """Return the useful share of the busiest slice, each averaged over STEADY look-back periods, the newest the
@@ -172,8 +196,11 @@ class History:
             recent.append(interval)
         return recent
 
-    def _means(self, layer: str, value: Callable[[SliceSignals], float | None]) -> tuple[list[float], bool]:
-        recent = [interval.slices.get(layer, {}) for interval in self._recent()]
+    def _means(
+        self, layer: str, value: Callable[[SliceSignals], float | None], count: int | None = None
+    ) -> tuple[list[float], bool]:
+        """Return each slice's mean over the look-back period, or the `count` newest intervals of it."""
+        recent = [interval.slices.get(layer, {}) for interval in self._recent()[:count]]
         means: list[float] = []
         slots = self._slots(layer)
         for slot in slots:

@@ -16,6 +16,8 @@ from cluster.messages import CONNECTION_POINT
 
 FLOORS = (Connections, MemoryUse, Ratio)
 """Triggers that are not about load."""
+DEPENDENT = (Ratio, Utilization)
+"""Triggers whose wish depends on others' sizes."""
 STEPS = ("slo ", "split_merge")
 """Triggers that ask for one more or one fewer; near enough to the size is what they mean."""
 HAIR = 1e-6
@@ -206,19 +208,23 @@ class LayerMachine:
         if scene.planned == scene.sizes:
             return
         then = scene.next
-        need, reason = self._needed(then, against)
-        whole = _up(need)
-        if whole > max(way.whole, way.size) and need > self._needed(scene.alone, against)[0] + HAIR:
-            gated = gate(self._whole.cost, self._layer, whole, then, free=whole)
-            way.step("together", float(max(gated.size, way.whole)), gated.reason or f"with the others: {reason}")
-        elif way.whole < min(whole, way.size):
-            way.step("together", float(min(whole, way.size)), f"not before the others: {reason}")
+        for kinds in (DEPENDENT, (Ratio,)):  # a floor holds as well where its own load asks for more, but not yet
+            need, reason = self._needed(kinds, then, against)
+            whole = _up(need)
+            if whole > max(way.whole, way.size) and need > self._needed(kinds, scene.alone, against)[0] + HAIR:
+                gated = gate(self._whole.cost, self._layer, whole, then, free=whole)
+                way.step("together", float(max(gated.size, way.whole)), gated.reason or f"with the others: {reason}")
+                return
+        need, reason = self._needed(DEPENDENT, then, against)
+        least = min(_up(need), way.size)
+        if way.whole < least:
+            way.step("together", float(least), f"not before the others: {reason}")
 
-    def _needed(self, scene: Scene, against: Against | None) -> tuple[float, str]:
-        """Return what the triggers that depend on others' sizes wish, and why."""
+    def _needed(self, kinds: tuple[type, ...], scene: Scene, against: Against | None) -> tuple[float, str]:
+        """Return what the triggers of these kinds wish, and why."""
         found = []
         for trigger in self._policy.triggers:
-            if isinstance(trigger, Ratio | Utilization):
+            if isinstance(trigger, kinds):
                 one = propose(trigger, self._layer, self._policy, scene)
                 if isinstance(trigger, Utilization) and against is not None and one.wish is not None:
                     most = scene.sizes[self._layer] + against.room

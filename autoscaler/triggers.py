@@ -136,7 +136,7 @@ def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> 
 def for_newcomers(policy: LayerPolicy, scene: Scene, times: float = 1.0) -> tuple[int, str]:
     """Return how many connection points are of use to those who connect from now on, and why, at `times` the load.
 
-    One has room if it is not above what the policy lets a connection point be busy.
+    One has room if it is not above what the policy lets a connection point be busy: `max`, or BUSY without that trigger.
     """
     size = scene.sizes[CONNECTION_POINT]
     trigger = next((one for one in policy.triggers if isinstance(one, Utilization)), None)
@@ -197,12 +197,17 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
     """Size by the model where it knows the layer, else by the ratio to the target, as the HorizontalPodAutoscaler does.
 
     A layer that is overloaded hides what is asked of it, so there the ratio counts if it is the larger; and the model
-    has a say in whether more can help at all.
+    has a say in whether more can help at all. After a steep rise of the load (`History.surge`) what was seen of late
+    counts, so that one growth does for it what the mean of the look-back would take several for.
     """
     busy, whole = scene.history.busiest(layer)
     if busy is None:
         return _missing("utilization", "useful_share")
-    target = trigger.target
+    target, surge = trigger.target, scene.history.surge()
+    asked = busy * surge
+    if surge > 1:
+        busy = max(busy, scene.history.busiest_of_late(layer) or 0.0)
+        asked = asked if busy >= SATURATED else busy
     reason = f"busiest {layer} {_percent(busy)}, target {_percent(target)}"
     use = busy_in(trigger, layer, policy, scene, busy)
     if _percent(use.share) != _percent(busy):
@@ -213,9 +218,13 @@ def _utilization(trigger: Utilization, layer: str, policy: LayerPolicy, size: in
         if not use.low <= use.share <= use.high:
             reason = f"{reason} in the long run, {_percent(use.long_run)}"
         return _partial("utilization", float(size), size, reason, whole)
+    asked *= use.share / busy if busy else 1.0
     busy, high = use.share, use.high
-    wish = size * busy / target
+    wish = size * max(asked, busy) / target
     rate = scene.rate
+    if rate is not None and busy > high and surge > 1:
+        rate *= surge
+        reason = f"{reason}; {_number(rate)} publications/s of late, {surge:.3g} times the mean"
     sizing = None if rate is None else scene.sizing(layer, rate, target, max(policy.max_replicas, size))
     if sizing is not None:
         reason = f"{reason}; model: {sizing.reason}"
@@ -288,6 +297,10 @@ def _slo(trigger: Slo, layer: str, size: int, scene: Scene) -> Proposal:
         )
     rate = level.fast if level.burning == "fast" else level.slow
     reason = f"budget burns {rate:.3g} times too fast ({level.burning} window)"
+    if scene.history.rising:
+        return Proposal(
+            trigger=name, wish=float(size), reason=f"{reason}; the load rises, how far will show in a moment"
+        )
     blame, why = bottleneck(scene)
     if blame != layer:
         return Proposal(trigger=name, wish=float(size), reason=f"{reason}; {why}")

@@ -105,6 +105,36 @@ def test_waking_up_is_no_reason_to_grow(policy: ScalingPolicy) -> None:
     assert max(sum(sizes.values()) for _, sizes in outcome.sizes) == 4
 
 
+def test_a_steep_rise_is_answered_at_once_by_what_it_needs() -> None:
+    """The first transition has the layers that are too small at about the size that they keep."""
+    policy = load_policy(CONFIGS / "latency-first.yaml")
+    outcome = play(1, dataclasses.replace(SCENARIOS["step"], hours=0.55), policy, 2.0)
+    assert outcome.reached_after == 1
+    rises = [sizes for at, sizes in outcome.sizes if at > 1800]
+    assert rises[0]["matcher"] >= 0.7 * rises[-1]["matcher"]
+    assert rises[0]["exit_point"] > START["exit_point"], "in the same transition"
+
+
+@pytest.mark.parametrize("name", ["autoscaler", "latency-first"])
+def test_slices_that_share_full_cores_are_not_made_more(name: str) -> None:
+    """Two cores, and ten times a load that two slices carry; without knowing of cores it came to forty of them."""
+    policy = load_policy(CONFIGS / f"{name}.yaml")
+    outcome = play(0, dataclasses.replace(SCENARIOS["cores"], hours=0.8), policy, 4.0)
+    assert outcome.trouble == []
+    assert max(sum(sizes.values()) for _, sizes in outcome.sizes) <= 7
+
+
+@pytest.mark.parametrize(("name", "most"), [("stay", 2), ("churn", 4)])
+def test_connection_points_are_for_those_who_connect(name: str, most: int) -> None:
+    """Clients that stay get no more of them than one with room; of those who come anew each gets the share it needs."""
+    policy = load_policy(CONFIGS / "latency-first.yaml")
+    outcome = play(1, dataclasses.replace(SCENARIOS[name], hours=1.2), policy, 10.0)
+    assert outcome.trouble == []
+    assert 2 <= max(sizes["connection_point"] for _, sizes in outcome.sizes) <= most
+    if name == "churn":
+        assert outcome.card.missed == 0
+
+
 @pytest.mark.parametrize("name", ["skew", "slow", "full", "spikes", "growth", "steal"])
 def test_limits_hold_whatever_comes(policy: ScalingPolicy, name: str) -> None:
     scenario = dataclasses.replace(SCENARIOS[name], hours=min(1.0, SCENARIOS[name].hours))

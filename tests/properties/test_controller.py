@@ -77,6 +77,8 @@ def a_policy(random: Random) -> ScalingPolicy:
         "forecast": {"method": random.choice(["none", "linear", "holt_winters"]), "season_s": 100},
         "guards": {
             "warmup_s": random.choice([0, 5]),
+            "min_gain": random.choice([0.1, 0.9]),
+            "block_s": random.choice([10, 900]),
             "disruption_budget": {"max_replicas_moving": random.choice([1, 3, 100])},
         },
         "fallback": {"failure_threshold": 2, "behavior": random.choice(["static", "current_if_higher", "current"])},
@@ -146,6 +148,22 @@ class World:
         )
 
 
+def grows_as_it_may(controller: Controller, policy: ScalingPolicy, layer: str, target: int) -> None:
+    """A layer whose last growth was in vain grows for what is no load alone, and connection points for load by one."""
+    assert controller.last is not None
+    (decision,) = [each for each in controller.last.layers if each.layer == layer]
+    one = policy.layers.of(layer)
+    floors = [each.wish for each in decision.proposals if each.trigger in ("memory", "connections", "ratio")]
+    needed = max([0.0, *(wish for wish in floors if wish is not None)])
+    if one is None or target <= one.min_replicas or needed > decision.size:
+        return
+    block = controller.memory().blocks.get(layer)
+    over = block is None or controller.last.at_s >= block.since_s + block.lasts_s(policy.guards.block_s)
+    assert over, f"{layer} {decision.size} -> {target}, and {block}"
+    raised = any(stage.name == "fallback" for stage in decision.stages)
+    assert layer != "connection_point" or target == decision.size + 1 or one.upscaling_factor > 1 or raised
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_limits_missing_signals_and_one_step_at_a_time(seed: int) -> None:
     random = Random(seed)
@@ -175,6 +193,8 @@ def test_limits_missing_signals_and_one_step_at_a_time(seed: int) -> None:
                 if target < size:
                     (decision,) = [each for each in controller.last.layers if each.layer == layer]  # type: ignore[union-attr]
                     assert all(each.wish is not None and not each.partial for each in decision.proposals)
+                if target > size:
+                    grows_as_it_may(controller, policy, layer, target)
                 moved += abs(target - size)
             assert moved <= policy.guards.disruption_budget.max_replicas_moving
             outcome = random.random()

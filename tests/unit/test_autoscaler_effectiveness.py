@@ -211,6 +211,17 @@ def test_an_overloaded_layer_is_judged_by_what_it_gets_done() -> None:
     assert grown_while_overloaded(decider(policy(guards=GUARDS)), 1900.0) == []
 
 
+def test_growth_that_can_never_be_judged_is_not_waited_for() -> None:
+    """It was not overloaded, and is: that says nothing of the gain, and it has no time to lose."""
+    made = decider(policy(guards=GUARDS, look_back_period_s=30))
+    calm = seen({"matcher": 2}, busy={"matcher": 0.8}, publications_per_s=1000.0)
+    assert made.decide(0, calm).targets == {"matcher": 4}
+    assert made.decide(1, overloaded(4, 1000.0, 9000)).targets == {"matcher": 8}
+    unproven = decider(policy(guards=GUARDS, look_back_period_s=30))
+    assert unproven.decide(0, overloaded(2, 1000.0, 2000)).targets == {"matcher": 4}
+    assert unproven.decide(1, overloaded(4, 1000.0, 9000)).targets == {}, "what it gets done will show what it gained"
+
+
 def test_a_row_ends_when_a_layer_becomes_overloaded() -> None:
     world = InVain()
     world.run(150)

@@ -71,6 +71,16 @@ def test_load_of_ones_own_waits_for_ones_own_delay() -> None:
     assert decider(policy(layers=layers)).decide(0, row).targets == {"matcher": 4}
 
 
+def test_a_floor_does_not_wait_for_a_delay_of_ones_own_load() -> None:
+    """Two exit points would be right for their own load as well, which they have not had for long enough."""
+    layers = {
+        "matcher": layer(),
+        "exit_point": layer({"type": "utilization", "target": 0.5}, RATIO, upscale_delay_s=30),
+    }
+    row = seen({"matcher": 4}, busy={"matcher": 0.9, "exit_point": 1.0})
+    assert decider(policy(layers=layers)).decide(0, row).targets == {"matcher": 8, "exit_point": 2}
+
+
 def test_the_budget_counts_for_what_comes_along() -> None:
     layers = {"matcher": layer(), "exit_point": layer(RATIO, upscale_delay_s=9)}
     cost = {"replica_hour": {"matcher": 1.0, "exit_point": 1.0}, "budget_per_hour": 9.0}

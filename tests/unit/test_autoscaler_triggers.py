@@ -168,6 +168,40 @@ def test_memory_connections_and_ratio_are_sums_and_floors() -> None:
 SPLIT = {"type": "split_merge", "split_above_ms": 4, "merge_below_ms": 1, "window_n": 300, "min_window_s": 2}
 
 
+def risen(*rates: float, busy: float = 1.0, waiting: int = 0, **parts: Any) -> list[Signals]:
+    """Ten intervals of 100 publications a second, and then these."""
+    calm = seen({"matcher": 2}, busy={"matcher": 0.1}, backlog={"matcher": 0}, publications_per_s=100.0, **parts)
+    late = {"busy": {"matcher": busy}, "backlog": {"matcher": waiting}}
+    return [calm] * 10 + [seen({"matcher": 2}, publications_per_s=rate, **late, **parts) for rate in rates]
+
+
+def test_a_steep_rise_is_sized_by_what_is_seen_of_late() -> None:
+    """Its mean would have it grow a little now, and again after each transition."""
+    found = proposal(UTILIZATION, *risen(1000.0, 1000.0))
+    assert found.wish == pytest.approx(2 * (0.25 * 4) / 0.6)
+    assert found.reason == "busiest matcher 100%, target 60%; 1,000 publications/s of late, 4 times the mean"
+    assert proposal(UTILIZATION, *risen(1000.0, 1000.0, busy=0.85)).wish == pytest.approx(2 * 0.85 / 0.6)
+    known = proposal(UTILIZATION, *risen(1000.0, 1000.0, held={"matcher": 1}), capacity=Knowing(*range(200, 4000, 200)))
+    assert known.wish == 9, "1,000 publications a second at 60 %, and not the mean of 250"
+
+
+def test_one_interval_is_no_rise_and_neither_is_noise() -> None:
+    for rates in ([1000.0], [1000.0, 100.0], [100.0, 1000.0], [140.0, 140.0]):
+        history = History(30, 600)
+        for at, row in enumerate(risen(*rates)):
+            history.add(float(at), row)
+        assert history.surge() == 1.0, rates
+
+
+def test_an_objective_that_burns_waits_a_moment_while_it_shows_how_far_the_load_rises() -> None:
+    """One more slice is a transition of its own, during which what is needed cannot be started."""
+    slo = {"type": "slo", "name": "delay"}
+    first = proposal(slo, *risen(1000.0, waiting=100), level=BURNING)
+    assert (first.wish, first.reason.rpartition("; ")[2]) == (2, "the load rises, how far will show in a moment")
+    assert proposal(slo, *risen(1000.0, 1000.0, waiting=100), level=BURNING).wish == 3
+    assert proposal(slo, *risen(120.0, waiting=100), level=BURNING).wish == 3
+
+
 def doors(*shares: float | None, waiting: int = 0) -> Signals:
     """Connection points that are so busy."""
     sizes = {"connection_point": len(shares)}
