@@ -49,13 +49,14 @@ class Leaving:
         return self._handing
 
     def move_clients(self, addresses: list[str], number: int) -> None:
-        """Ask the clients to move to these addresses."""
+        """Ask the clients to move to these addresses, each in turn to another one first: they try them in order."""
         self._asked = number
         self._stays = False
         if self.moving != addresses:
             self.moving = addresses
-            for session in self._shared.sessions.values():
-                self._shared.write(session, frames.Move(addresses))
+            for place, session in enumerate(self._shared.sessions.values()):
+                first = place % max(len(addresses), 1)
+                self._shared.write(session, frames.Move([*addresses[first:], *addresses[:first]]))
         self.see_emptied()
 
     @property
