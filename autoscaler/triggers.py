@@ -136,7 +136,7 @@ def propose(trigger: Trigger, layer: str, policy: LayerPolicy, scene: Scene) -> 
 def for_newcomers(policy: LayerPolicy, scene: Scene, times: float = 1.0) -> tuple[int, str]:
     """Return how many connection points are of use to those who connect from now on, and why, at `times` the load.
 
-    One has room if it is not above what the policy lets a connection point be busy: `max`, or BUSY without that trigger.
+    One has room if it is not busier than the policy lets it be: `max` of its utilization, BUSY where it has none.
     """
     size = scene.sizes[CONNECTION_POINT]
     trigger = next((one for one in policy.triggers if isinstance(one, Utilization)), None)
