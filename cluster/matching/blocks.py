@@ -16,6 +16,7 @@ from cluster.matching.layout import (
     O_BITS,
     O_RANK,
     O_TOUCHED,
+    S_LOOKED,
     S_READ_ALL,
     S_STACK,
     S_VALUES,
@@ -48,7 +49,7 @@ _WHOLE_COLUMNS_MAX = 6  # with more columns hardly ever does a whole block hold
 
 
 @compiled
-def _hit(m: int, slot: int, conjunction: int) -> None:
+def hit(m: int, slot: int, conjunction: int) -> None:
     """Set the bit of a conjunction's subscription and touch its leaf."""
     position = load32(m + C_POSITION + 4 * conjunction)
     word = m + O_BITS + BITS_STEP * slot + 8 * (position >> 6)
@@ -164,7 +165,7 @@ def search_leaf(m: int, slot: int, leaf: int, words: int, columns: int, whole: b
         _hit_many(m, slot, items, mask, count)
     else:
         while mask:
-            _hit(m, slot, load32(items + 4 * lowest_bit(mask)))
+            hit(m, slot, load32(items + 4 * lowest_bit(mask)))
             mask &= mask - 1
     if residue:
         hits += _verify(m, slot, items, items + 4 * capacity, residue, payload)
@@ -185,10 +186,44 @@ def _verify(m: int, slot: int, items: int, guards: int, mask: int, payload: int)
             checked += 1
             if records.holds(m, load64(m + C_RECORD + 8 * conjunction), payload):
                 held += 1
-                _hit(m, slot, conjunction)
+                hit(m, slot, conjunction)
     store64(m + H_CHECKED, load64(m + H_CHECKED) + checked)
     store64(m + H_WASTED, load64(m + H_WASTED) + checked - held)
     return held
+
+
+@compiled
+def children(m: int, node: int, words: int, columns: int) -> tuple[int, int]:
+    """Return which children of a node may have entries that hold for the values in S_VALUES, and which hold whole."""
+    count = load32(node + B_COUNT)
+    capacity = load32(node + B_CAPACITY)
+    some = -1 if count == tiles.FAN else (1 << count) - 1
+    every = some if columns <= _WHOLE_COLUMNS_MAX else 0
+    at = node + B_ITEMS + 8 * capacity
+    for column in range(columns):
+        value = load_double(m + S_VALUES + 8 * column)
+        if load64(words + 8 * column) & 1:
+            some &= _at_least(at + 8 * capacity, count, value)
+            if every:
+                every &= _at_least(at, count, value)
+        else:
+            some &= _at_most(at, count, value)
+            if every:
+                every &= _at_most(at + 8 * capacity, count, value)
+        if some == 0:
+            break
+        at += 16 * capacity
+    return some, every
+
+
+@compiled
+def prefetch_block(m: int, block: int, columns: int) -> None:
+    """Ask for the beginning of a block and, as it may be a leaf, for its codes."""
+    codes = tiles.codes_at(0, columns)
+    prefetch(m + block)
+    prefetch(m + block + 64)
+    prefetch(m + block + codes)
+    prefetch(m + block + codes + 64)
 
 
 @compiled
@@ -199,6 +234,7 @@ def search_tree(m: int, slot: int, root: int, height: int, words: int, columns: 
     store64(stack, root | height << 1)
     depth = 1
     hits = 0
+    looked = 0
     while depth:
         depth -= 1
         word = load64(stack + 8 * depth)
@@ -207,38 +243,21 @@ def search_tree(m: int, slot: int, root: int, height: int, words: int, columns: 
         block = m + (word & ~15)
         if level == 0:
             hits += search_leaf(m, slot, block, words, columns, whole != 0, payload)
+            looked += 1
             continue
-        count = load32(block + B_COUNT)
-        capacity = load32(block + B_CAPACITY)
-        some = -1 if count == tiles.FAN else (1 << count) - 1
-        every = some
-        if not whole:
-            at = block + B_ITEMS + 8 * capacity
-            if columns > _WHOLE_COLUMNS_MAX:
-                every = 0
-            for column in range(columns):
-                value = load_double(m + S_VALUES + 8 * column)
-                if load64(words + 8 * column) & 1:
-                    some &= _at_least(at + 8 * capacity, count, value)
-                    if every:
-                        every &= _at_least(at, count, value)
-                else:
-                    some &= _at_most(at, count, value)
-                    if every:
-                        every &= _at_most(at + 8 * capacity, count, value)
-                if some == 0:
-                    break
-                at += 16 * capacity
+        if whole:
+            count = load32(block + B_COUNT)
+            some = -1 if count == tiles.FAN else (1 << count) - 1
+            every = some
+        else:
+            some, every = children(m, block, words, columns)
         lower = (level - 1) << 1
-        codes = tiles.codes_at(0, columns)
         while some:
             place = lowest_bit(some)
             some &= some - 1
             child = load64(block + B_ITEMS + 8 * place)
-            prefetch(m + child)
-            prefetch(m + child + 64)
-            prefetch(m + child + codes)
-            prefetch(m + child + codes + 64)
+            prefetch_block(m, child, columns)
             store64(stack + 8 * depth, child | lower | ((every >> place) & 1))
             depth += 1
+    store64(m + S_LOOKED, load64(m + S_LOOKED) + looked)
     return hits

@@ -122,6 +122,8 @@ class _Checker:
                     seen.add(conjunction)
                     assert self._get32(at.C_POSITION + 4 * conjunction) == place
                     conjunction = self._get32(at.C_SIBLING + 4 * conjunction)
+        marks = np.frombuffer(self._map, dtype=np.uint16, count=256 * leaves, offset=at.O_MARKS)
+        assert not marks.any(), "a position is marked between publications"
         for slot in range(at.SLOTS):
             start = at.O_BITS + at.BITS_STEP * slot
             bits = np.frombuffer(self._map, dtype=np.int64, count=4 * leaves, offset=start)
@@ -176,7 +178,9 @@ class _Checker:
             height = self._get32(at.K_HEIGHT + 4 * cluster)
             self._residues = 0
             found = self._check_block(root, 0, cluster, height, words)[0]
-            assert self._residues == self._get32(at.K_RESIDUES + 4 * cluster)
+            if columns and self._get(key + tiles.KEY_ACCESS) & 0xFF != tiles.BY_PREDICATE:
+                by_residue = self._get(key + tiles.KEY_ACCESS) & 0xFF == tiles.BY_ATTRIBUTE_RESIDUE
+                assert self._residues == (len(found) if by_residue else 0), "a residue is in the wrong cluster"
             assert len(found) == self._get32(at.K_COUNT + 4 * cluster) > 0
             entries += found
         assert sorted(entries) == list(range(1, self._conjunctions + 1)), "not every conjunction is filed once"
@@ -193,7 +197,10 @@ class _Checker:
             cluster = self._get32(head)
             while cluster:
                 key = self._get(at.K_KEY + 8 * cluster)
-                assert self._get(key + tiles.KEY_ACCESS) == access, "a cluster is in another's list"
+                stated = self._get(key + tiles.KEY_ACCESS)
+                if stated & 0xFF == tiles.BY_ATTRIBUTE_RESIDUE:
+                    stated += tiles.BY_ATTRIBUTE - tiles.BY_ATTRIBUTE_RESIDUE
+                assert stated == access, "a cluster is in another's list"
                 assert self._get32(at.K_BEFORE + 4 * cluster) == before
                 listed.append(cluster)
                 before = cluster

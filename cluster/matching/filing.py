@@ -74,6 +74,7 @@ from cluster.matching.records import (
 )
 from cluster.matching.tiles import (
     BY_ATTRIBUTE,
+    BY_ATTRIBUTE_RESIDUE,
     BY_NOTHING,
     BY_PREDICATE,
     KEY_ACCESS,
@@ -398,7 +399,7 @@ def _make_key(m: int) -> int:
                     count += 1
             store32(key + KEY_COUNTS + 4, count)
         else:
-            store64(key + KEY_ACCESS, load64(plan + _RANGES) << 8 | BY_ATTRIBUTE)
+            store64(key + KEY_ACCESS, load64(plan + _RANGES) << 8 | (BY_ATTRIBUTE_RESIDUE if others else BY_ATTRIBUTE))
         for index in range(ranges):
             columns = _put_range(m, index, columns)
         store32(key + KEY_COUNTS, columns)
@@ -422,15 +423,15 @@ def _make_key(m: int) -> int:
         store64(key + KEY_ACCESS, load64(plan + _PREDICATES + 16 * chosen) << 8 | BY_PREDICATE)
     elif best == ONE_RANGE:
         attribute = load64(plan + _RANGES + _BYTES_RANGE * chosen)
-        store64(key + KEY_ACCESS, attribute << 8 | BY_ATTRIBUTE)
+        residue = others > 0 or predicates + ranges > 1
+        store64(key + KEY_ACCESS, attribute << 8 | (BY_ATTRIBUTE_RESIDUE if residue else BY_ATTRIBUTE))
         columns = _put_range(m, chosen, 0)
         store32(key + KEY_COUNTS, columns)
     elif other_attribute:
         store64(key + KEY_ACCESS, other_attribute << 8 | BY_ATTRIBUTE)
     else:
         store64(key + KEY_ACCESS, BY_NOTHING)
-    residue = 1 if others or predicates + ranges > 1 else 0
-    return guard << 1 | residue
+    return guard << 1 | (1 if others or predicates + ranges > 1 else 0)
 
 
 @compiled

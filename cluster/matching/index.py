@@ -1,15 +1,16 @@
 """The index: which subscriptions match a publication, exactly and fast.
 
-How it works, in ten lines. A filter's normal form is a few conjunctions. Each conjunction lies in one cluster
+How it works, in a dozen lines. A filter's normal form is a few conjunctions. Each conjunction lies in one cluster
 (`tiles.py`), under a key that a publication leads to: a predicate that it makes true or an attribute that it
 has. Where many conjunctions have the same predicates and ranges over the same attributes they share a cluster
 that holds all of them as columns in a tree of 64-entry blocks; where each is different it lies under its most
 selective part, and the rest is verified from its packed record (`filing.py` decides by estimated cost and
 reconsiders, `records.py` verifies). Strings, sets and equalities are predicates with a number, looked up by
-hash and compared byte by byte (`predicates.py`). A hit sets a bit at the subscription's place in the order of
-(client, id); reading the bits gives the hits sorted, without doubles (`order.py`). All of it lies in one
-mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so that no call
-pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
+hash and compared byte by byte (`predicates.py`). Clusters of plain ranges are searched for 16 publications at
+once (`groups.py`). A hit sets a bit at the subscription's place in the order of (client, id); reading the bits
+gives the hits sorted, without doubles (`order.py`). All of it lies in one mapping that grows by page
+(`layout.py`), every table and tree changes a few blocks at a time, so that no call pauses for the sake of
+earlier ones, and all loops are compiled (`kernels.py`).
 
 This file is the Python side: it packs, grows the result, and keeps the names of attributes.
 """
@@ -201,6 +202,7 @@ class Index:
         for region in (layout.O_SUBSCRIPTION, layout.O_CLIENT):
             sized.append((region, 8 * 256 * leaves))
         sized.append((layout.O_FIRST, 4 * 256 * leaves))
+        sized.append((layout.O_MARKS, 2 * 256 * leaves))
         for slot in range(layout.SLOTS):
             sized.append((layout.O_BITS + layout.BITS_STEP * slot, 32 * leaves))
             sized.append((layout.O_TOUCHED + layout.TOUCHED_STEP * slot, leaves))

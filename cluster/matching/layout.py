@@ -48,6 +48,7 @@ O_RANK = _region()  # 32: where the leaf stands in the order, by leaf
 O_LEAVES = _region()  # 32: leaf, by rank
 O_BITS = _region()  # by slot, one bit a position: hit by the publication in the slot; zero between calls
 O_TOUCHED = _region()  # by slot, one byte a rank: the leaf has a bit set; zero between calls
+O_MARKS = _region()  # by position, 16 bits, one a slot: hit by these publications; zero between calls
 
 # A predicate: an equality, a set of values, or a string condition, shared by all conjunctions that hold it.
 P_META = _region()  # type | kind << 8 | attribute << 16
@@ -90,7 +91,6 @@ K_COUNT = _region()  # 32: entries
 K_HEIGHT = _region()  # 32: 0 when the root is a leaf
 K_AFTER = _region()  # 32: next cluster filed under the same thing
 K_BEFORE = _region()  # 32
-K_RESIDUES = _region()  # 32: entries with a residue
 K_HASH = _region()  # 32
 K_NEXT = _region()  # 32: chain; of a free number: the next free one
 K_HEADS = _region()  # 32
@@ -173,6 +173,8 @@ S_PLAN = SCRATCH + (12 << 25)  # choices for the conjunction being filed, see fi
 S_ROWS = SCRATCH + (13 << 25)  # 32: attributes that have a row in the group
 S_HITS = SCRATCH + (14 << 25)  # hits by slot, doubles counted
 S_READ_ALL = S_HITS + 4096  # by slot: so many hits that all bits are to be read
+S_LOOKED = S_HITS + 8192  # leaves looked at, those of each publication counted
+S_GROUP = SCRATCH + (15 << 25)  # for the search of a group, see groups.py
 
 # Block sizes: steps of 16 bytes, then of about a fifth, to 80 kB (a set of 256 values, a text filter, a node
 # of 16 columns).

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_I8, _I32, _I64, _F64 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType()
+_I8, _I16, _I32, _I64, _F64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
 def _load(kind: Any, extend: bool, result: Any) -> Callable[..., Any]:
@@ -43,10 +43,12 @@ def _store(kind: Any, narrow: bool, value_type: Any) -> Callable[..., Any]:
 
 
 load8 = intrinsic(_load(_I8, True, types.int64))
+load16 = intrinsic(_load(_I16, True, types.int64))
 load32 = intrinsic(_load(_I32, True, types.int64))
 load64 = intrinsic(_load(_I64, False, types.int64))
 load_double = intrinsic(_load(_F64, False, types.float64))
 store8 = intrinsic(_store(_I8, True, types.int64))
+store16 = intrinsic(_store(_I16, True, types.int64))
 store32 = intrinsic(_store(_I32, True, types.int64))
 store64 = intrinsic(_store(_I64, False, types.int64))
 store_double = intrinsic(_store(_F64, False, types.float64))
@@ -232,6 +234,145 @@ def _compare_bytes(operator: str) -> Callable[..., Any]:
 # Bit j is set where the j-th of 64 bytes at the address is below (equal to) the value, 0..255.
 bytes_below = intrinsic(_compare_bytes("<"))
 bytes_equal = intrinsic(_compare_bytes("=="))
+
+
+_LANES = ir.VectorType(_I16, 64)
+_SIXTEEN = ir.VectorType(_F64, 16)
+_BYTES = ir.VectorType(_I8, 64)
+
+
+def _spread(builder: Any, value: Any, vector: Any) -> Any:
+    """Return a vector of equal elements."""
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
+    zeros = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+
+@intrinsic
+def mark_lanes(typingctx: Any, address: Any, mask: Any, bit: Any) -> Any:
+    """Set a bit of 16 (1 << its place) in those of the 64 words of 16 bits at the address that the mask names."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], _LANES.as_pointer())
+        lanes = builder.load(place, align=2)
+        named = builder.bitcast(arguments[1], ir.VectorType(ir.IntType(1), 64))
+        bits = _spread(builder, builder.trunc(arguments[2], _I16), _LANES)
+        marked = builder.or_(lanes, builder.select(named, bits, ir.Constant(_LANES, [0] * 64)))
+        builder.store(marked, place, align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def marked_lanes(typingctx: Any, address: Any, bits: Any) -> Any:
+    """Bit j is set where the j-th of 64 words of 16 bits at the address has one of the bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = builder.load(builder.inttoptr(arguments[0], _LANES.as_pointer()), align=2)
+        bits = _spread(builder, builder.trunc(arguments[1], _I16), _LANES)
+        outcomes = builder.icmp_unsigned("!=", builder.and_(lanes, bits), ir.Constant(_LANES, [0] * 64))
+        return builder.bitcast(outcomes, _I64)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def clear_lanes(typingctx: Any, address: Any) -> Any:
+    """Clear the 64 words of 16 bits at the address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], _LANES.as_pointer())
+        builder.store(ir.Constant(_LANES, [0] * 64), place, align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def numbers_16(typingctx: Any, address: Any) -> Any:
+    """Bit j is set where the j-th of 16 doubles at the address is not NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = builder.load(builder.inttoptr(arguments[0], _SIXTEEN.as_pointer()), align=8)
+        return builder.zext(builder.bitcast(builder.fcmp_ordered("==", loaded, loaded), _I16), _I64)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def codes_16(typingctx: Any, address: Any, start: Any, scale: Any, target: Any) -> Any:
+    """Write the codes (`tiles.code_of`) of 16 doubles, four equal bytes each; the code of a NaN is 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zero, one, most = (ir.Constant(_SIXTEEN, [number] * 16) for number in (0.0, 1.0, 255.0))
+        values = builder.load(builder.inttoptr(arguments[0], _SIXTEEN.as_pointer()), align=8)
+        scaled = builder.fmul(
+            builder.fsub(values, _spread(builder, arguments[1], _SIXTEEN)), _spread(builder, arguments[2], _SIXTEEN)
+        )
+        code = builder.fadd(scaled, one)
+        code = builder.select(builder.fcmp_ordered(">", code, zero), code, zero)
+        code = builder.select(builder.fcmp_ordered("<", code, most), code, most)
+        # The machine spreads four bytes from memory for free, but not one.
+        codes = builder.bitcast(builder.fptosi(code, ir.VectorType(_I32, 16)), _BYTES)
+        lowest = ir.Constant(ir.VectorType(_I32, 64), [place & ~3 for place in range(64)])
+        codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), lowest)
+        builder.store(codes, builder.inttoptr(arguments[3], _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float64, types.float64, types.int64), generate
+
+
+def _keep(operator: str) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any, codes: Any, masks: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            loaded = builder.load(builder.inttoptr(arguments[0], _BYTES.as_pointer()), align=1)
+            vector = ir.VectorType(_I32, 16)
+            codes = builder.inttoptr(arguments[1], _I32.as_pointer())
+            masks = builder.inttoptr(arguments[2], _I64.as_pointer())
+            for slot in range(16):
+                code = builder.load(builder.gep(codes, [ir.Constant(_I32, slot)]), align=4)
+                spread = builder.bitcast(_spread(builder, code, vector), _BYTES)
+                kept = builder.bitcast(builder.icmp_unsigned(operator, loaded, spread), _I64)
+                place = builder.gep(masks, [ir.Constant(_I32, slot)])
+                builder.store(builder.and_(builder.load(place, align=8), kept), place, align=8)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), generate
+
+    return define
+
+
+# For each of 16 codes, as `codes_16` writes them: clear in its mask of 64 bits those whose byte at the address is
+# greater (less) than the code.
+keep_at_most_16 = intrinsic(_keep("<="))
+keep_at_least_16 = intrinsic(_keep(">="))
+
+
+@intrinsic
+def set_16(typingctx: Any, address: Any, word: Any) -> Any:
+    """Write a word of 64 bits 16 times."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I64, 16)
+        place = builder.inttoptr(arguments[0], vector.as_pointer())
+        builder.store(_spread(builder, arguments[1], vector), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def nonzero_16(typingctx: Any, address: Any) -> Any:
+    """Bit j is set where the j-th of 16 words of 64 bits at the address is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I64, 16)
+        loaded = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=8)
+        outcomes = builder.icmp_unsigned("!=", loaded, ir.Constant(vector, [0] * 16))
+        return builder.zext(builder.bitcast(outcomes, _I16), _I64)
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic

@@ -5,20 +5,19 @@
     read    the bits that the search left, by rank: that is the order of the output
 
 Publications go through in groups of 16 where that pays. Clusters that ask only for numbers within ranges are
-searched for the whole group while their blocks are in the processor's cache (`_search_group`); the others
-need what only the publication at hand has set.
+searched for the whole group at once (`_search_group`, `groups.py`); the others need what only the publication at
+hand has set.
 """
 
 from __future__ import annotations
 
-from cluster.matching import blocks, predicates, setting, tiles
+from cluster.matching import blocks, groups, predicates, setting, tiles
 from cluster.matching.compiled import compiled
 from cluster.matching.entries import ENTRY_BYTES
 from cluster.matching.layout import (
     A_CLUSTERS,
     A_GROUP,
     A_NUMBER,
-    A_ROW,
     BITS_STEP,
     H_ALWAYS,
     H_GROUP,
@@ -30,7 +29,6 @@ from cluster.matching.layout import (
     K_AFTER,
     K_HEIGHT,
     K_KEY,
-    K_RESIDUES,
     K_ROOT,
     LIVE,
     O_BITS,
@@ -42,6 +40,7 @@ from cluster.matching.layout import (
     P_CLUSTERS,
     S_ACTIVE,
     S_HITS,
+    S_LOOKED,
     S_PRESENT,
     S_READ_ALL,
     S_ROWS,
@@ -49,23 +48,30 @@ from cluster.matching.layout import (
     SLOTS,
     TOUCHED_STEP,
 )
-from cluster.matching.machine import count_bits, load32, load64, load_double, lowest_bit, store8, store64, store_double
+from cluster.matching.machine import (
+    count_bits,
+    load32,
+    load64,
+    load_double,
+    lowest_bit,
+    shift_right,
+    store8,
+    store64,
+    store_double,
+)
 from cluster.matching.tiles import KEY_WORDS
 
 _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200
-_GROUPED_FROM = 16  # searches a publication
+_GROUPED_FROM = 16  # leaves a publication
 _SLACK = 8  # rows that may be written behind the last
+_ALL_TOUCHED = 0x0101010101010101
 
 
 @compiled
-def _is_for_groups(key: int, residues: int) -> bool:
+def _is_for_groups(key: int) -> bool:
     """Tell whether a cluster asks for nothing but numbers within ranges."""
-    return (
-        load64(key + tiles.KEY_ACCESS) & 0xFF == tiles.BY_ATTRIBUTE
-        and residues == 0
-        and load32(key + tiles.KEY_COUNTS) > 0
-    )
+    return load64(key + tiles.KEY_ACCESS) & 0xFF == tiles.BY_ATTRIBUTE and load32(key + tiles.KEY_COUNTS) > 0
 
 
 @compiled
@@ -81,9 +87,8 @@ def _visit(m: int, slot: int, first: int, payload: int) -> int:
         key = m + load64(m + K_KEY + 8 * cluster)
         root = load64(m + K_ROOT + 8 * cluster)
         height = load32(m + K_HEIGHT + 4 * cluster)
-        residues = load32(m + K_RESIDUES + 4 * cluster)
         cluster = load32(m + K_AFTER + 4 * cluster)
-        if _is_for_groups(key, residues):
+        if _is_for_groups(key):
             continue
         columns = load32(key + tiles.KEY_COUNTS)
         others = load32(key + tiles.KEY_COUNTS + 4)
@@ -113,23 +118,23 @@ def _visit(m: int, slot: int, first: int, payload: int) -> int:
 
 
 @compiled
-def _search_group(m: int, size: int, payload: int) -> int:
-    """Search the clusters that ask for numbers only, each for all publications of the group while its blocks
-    are at hand.
+def _search_group(m: int, payload: int) -> int:
+    """Search the clusters that ask for numbers only, each for all publications of the group.
 
-    Adds each publication's hits to its word in S_HITS. Returns the number of searches.
+    Adds each publication's hits to its word in S_HITS. Returns how many leaves were looked at, those of each
+    publication counted.
     """
     group = load64(m + H_GROUP)
-    searches = 0
+    store64(m + S_LOOKED, 0)
+    alone = 0
     for index in range(load64(m + H_ROWS)):
         cluster = load32(m + A_CLUSTERS + 4 * load32(m + S_ROWS + 4 * index))
         while cluster:
             key = m + load64(m + K_KEY + 8 * cluster)
             root = load64(m + K_ROOT + 8 * cluster)
             height = load32(m + K_HEIGHT + 4 * cluster)
-            residues = load32(m + K_RESIDUES + 4 * cluster)
             cluster = load32(m + K_AFTER + 4 * cluster)
-            if not _is_for_groups(key, residues):
+            if not _is_for_groups(key):
                 continue
             columns = load32(key + tiles.KEY_COUNTS)
             words = key + KEY_WORDS
@@ -139,25 +144,19 @@ def _search_group(m: int, size: int, payload: int) -> int:
                 possible = possible and load64(m + A_GROUP + 8 * attribute) == group
             if not possible:
                 continue
-            for slot in range(size):
-                possible = True
-                for column in range(columns):
-                    attribute = load64(words + 8 * column) >> 1
-                    value = load_double(m + A_ROW + 8 * (SLOTS * attribute + slot))
-                    if value != value:
-                        possible = False
-                        break
-                    store_double(m + S_VALUES + 8 * column, value)
-                if not possible:
-                    continue
-                searches += 1
+            slots = groups.take_columns(m, words, columns)
+            if slots & (slots - 1):
+                groups.search(m, root, height, words, columns, slots, payload)
+            elif slots:
+                slot = lowest_bit(slots)
+                groups.take_values(m, slot, columns)
                 if height == 0:
                     hits = blocks.search_leaf(m, slot, m + root, words, columns, False, payload)
+                    alone += 1
                 else:
                     hits = blocks.search_tree(m, slot, root, height, words, columns, payload)
-                if hits:
-                    store64(m + S_HITS + 8 * slot, load64(m + S_HITS + 8 * slot) + hits)
-    return searches
+                groups.count_hits(m, slot, hits)
+    return load64(m + S_LOOKED) + alone
 
 
 @compiled
@@ -172,40 +171,46 @@ def _clear(m: int, slot: int) -> None:
 
 
 @compiled
-def _read_leaf(m: int, slot: int, leaf: int, clients: int, subscriptions: int, row: int) -> int:
+def _read_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int) -> int:
     """Read a leaf's hits off and clear them; returns the row after the last.
 
-    Four at a time without asking, as a wrong guess of the processor costs more; what is too much is overwritten.
+    Eight at a time without asking, as a wrong guess of the processor costs more; what is too much is overwritten.
     """
-    first = row
-    base = 8 * _LEAF * leaf
-    client = load64(m + O_CLIENT + base)
-    mixed = client != load64(m + O_CLIENT + base + 8 * (load32(m + O_COUNT + 4 * leaf) - 1))
+    base = m + O_SUBSCRIPTION + 8 * _LEAF * leaf
     for index in range(_LEAF // 64):
         word = m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index)
         bits = load64(word)
         if bits == 0:
             continue
         store64(word, 0)
-        client_base = m + O_CLIENT + base + 512 * index
-        subscription_base = m + O_SUBSCRIPTION + base + 512 * index
         count = count_bits(bits)
-        if mixed:
-            rest = bits
-            for place in range(row, row + count):
-                store64(clients + 8 * place, load64(client_base + 8 * lowest_bit(rest)))
-                rest &= rest - 1
-        for done in range(0, count, 4):
+        for done in range(0, count, 8):
             at = subscriptions + 8 * (row + done)
-            for step in range(4):
-                store64(at + 8 * step, load64(subscription_base + 8 * lowest_bit(bits)))
+            for step in range(8):
+                store64(at + 8 * step, load64(base + 512 * index + 8 * lowest_bit(bits)))
                 bits &= bits - 1
         row += count
-    if not mixed:
-        for place in range(first, row, 4):
-            for step in range(4):
-                store64(clients + 8 * place + 8 * step, client)
     return row
+
+
+@compiled
+def _read_clients(m: int, slot: int, leaf: int, clients: int, row: int) -> None:
+    """Read off the clients of a leaf's hits; the hits stay."""
+    base = m + O_CLIENT + 8 * _LEAF * leaf
+    for index in range(_LEAF // 64):
+        bits = load64(m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index))
+        while bits:
+            store64(clients + 8 * row, load64(base + 512 * index + 8 * lowest_bit(bits)))
+            bits &= bits - 1
+            row += 1
+
+
+@compiled
+def _fill(at: int, first: int, end: int, value: int) -> None:
+    """Write a value into rows, and perhaps into up to three behind them."""
+    for row in range(first, end, 4):
+        for step in range(4):
+            store64(at + 8 * row + 8 * step, value)
 
 
 @compiled
@@ -213,23 +218,36 @@ def _read(m: int, slot: int, publication: int, clients: int, subscriptions: int,
     """Read the hits off in order, into rows from `row` on, and clear them; returns the row after the last."""
     first = row
     leaves = load64(m + H_LEAVES)
-    if load64(m + S_READ_ALL + 8 * slot):
-        store64(m + S_READ_ALL + 8 * slot, 0)
-        for rank in range(leaves):
-            store8(m + O_TOUCHED + TOUCHED_STEP * slot + rank, 0)
-        for rank in range(leaves):
-            row = _read_leaf(m, slot, load32(m + O_LEAVES + 4 * rank), clients, subscriptions, row)
-    else:
-        for group in range((leaves + 7) >> 3):
-            touched = load64(m + O_TOUCHED + TOUCHED_STEP * slot + 8 * group)
-            if touched == 0:
-                continue
-            store64(m + O_TOUCHED + TOUCHED_STEP * slot + 8 * group, 0)
-            while touched:
-                bit = lowest_bit(touched)
-                touched &= touched - 1
-                leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
-                row = _read_leaf(m, slot, leaf, clients, subscriptions, row)
+    all_ = load64(m + S_READ_ALL + 8 * slot) != 0
+    store64(m + S_READ_ALL + 8 * slot, 0)
+    touches = m + O_TOUCHED + TOUCHED_STEP * slot
+    # A client's hits lie together, in many leaves where they are many: `client` is that of the rows from `begin` on.
+    begin = row
+    client = 0
+    for group in range((leaves + 7) >> 3):
+        touched = load64(touches + 8 * group)
+        if all_:
+            touched = _ALL_TOUCHED if 8 * group + 8 <= leaves else shift_right(_ALL_TOUCHED, 64 - 8 * (leaves & 7))
+        if touched == 0:
+            continue
+        store64(touches + 8 * group, 0)
+        while touched:
+            bit = lowest_bit(touched)
+            touched &= touched - 1
+            leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
+            owners = m + O_CLIENT + 8 * _LEAF * leaf
+            owner = load64(owners)
+            mixed = owner != load64(owners + 8 * (load32(m + O_COUNT + 4 * leaf) - 1))
+            if mixed or owner != client:
+                _fill(clients, begin, row, client)
+                begin = row
+                client = owner
+            if mixed:
+                _read_clients(m, slot, leaf, clients, row)
+            row = _read_leaf(m, slot, leaf, subscriptions, row)
+            if mixed:
+                begin = row
+    _fill(clients, begin, row, client)
     twice = publication | publication << 32
     for filled in range(first, row, 4):
         store64(publications + 4 * filled, twice)
@@ -289,8 +307,9 @@ def match(
             if load64(reasons + 8 * (place + slot)) == 0:
                 hits = _search_one(m, slot, payload, entries, starts + 8 * (place + slot))
             store64(m + S_HITS + 8 * slot, hits)
-        # With few searches the slots' own bits cost more than is won by staying with a cluster.
-        store64(m + H_GROUPING, 1 if _search_group(m, size, payload) > _GROUPED_FROM * size else 0)
+        # With few leaves the slots' own bits cost more than is won by staying with a cluster.
+        store64(m + H_GROUPING, 1 if _search_group(m, payload) > _GROUPED_FROM * size else 0)
+        groups.read_marks(m, size)
         for slot in range(size):
             hits = load64(m + S_HITS + 8 * slot)
             if hits == 0:

@@ -2,7 +2,9 @@
 
 A cluster's key says what its conjunctions have in common:
 
-    access   what leads to it: a predicate, the presence of an attribute, or nothing (it is visited always)
+    access   what leads to it: a predicate, the presence of an attribute, or nothing (it is visited always). By an
+             attribute with columns, entries with a residue and entries without lie in clusters of their own: the
+             latter ask for nothing but numbers within ranges, and are searched for many publications at once
     others   predicates that must be true besides
     columns  (attribute, side): each entry has a bound in each column; side LOWER: value >= bound, UPPER: value <= bound
 
@@ -47,7 +49,6 @@ from cluster.matching.layout import (
     K_HEIGHT,
     K_KEY,
     K_NEXT,
-    K_RESIDUES,
     K_ROOT,
     P_CLUSTERS,
     S_KEY,
@@ -85,7 +86,7 @@ FAN = 64
 THIN = 12  # a leaf of at most this many entries is dissolved
 COLUMNS_MAX = 16
 LOWER, UPPER = 0, 1
-BY_NOTHING, BY_ATTRIBUTE, BY_PREDICATE = 0, 1, 2
+BY_NOTHING, BY_ATTRIBUTE, BY_PREDICATE, BY_ATTRIBUTE_RESIDUE = 0, 1, 2, 3
 
 # A key's words, in its block and in S_KEY: columns | others << 32; access type | number << 8; others; columns as
 # attribute << 1 | side.
@@ -121,7 +122,7 @@ def columns_at(m: int, key: int) -> int:
 def _list_head(m: int, access: int) -> int:
     """Return the address of the list of clusters with this access."""
     type_ = access & 0xFF
-    if type_ == BY_ATTRIBUTE:
+    if type_ in (BY_ATTRIBUTE, BY_ATTRIBUTE_RESIDUE):
         return m + A_CLUSTERS + 4 * (access >> 8)
     if type_ == BY_PREDICATE:
         return m + P_CLUSTERS + 4 * (access >> 8)
@@ -150,7 +151,6 @@ def find_cluster(m: int, make: bool) -> int:
     store64(m + K_ROOT + 8 * cluster, 0)
     store32(m + K_COUNT + 4 * cluster, 0)
     store32(m + K_HEIGHT + 4 * cluster, 0)
-    store32(m + K_RESIDUES + 4 * cluster, 0)
     access = load64(m + key + KEY_ACCESS)
     head = _list_head(m, access)
     following = load32(head)
@@ -688,8 +688,6 @@ def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -
 def insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -> None:
     """Insert an entry whose bounds are in S_VALUES into a cluster."""
     store32(m + K_COUNT + 4 * cluster, load32(m + K_COUNT + 4 * cluster) + 1)
-    if residue:
-        store32(m + K_RESIDUES + 4 * cluster, load32(m + K_RESIDUES + 4 * cluster) + 1)
     _insert(m, cluster, conjunction, guard, residue)
 
 
@@ -748,8 +746,6 @@ def remove(m: int, conjunction: int) -> None:
     columns = key_columns(m, key)
     left = load32(m + K_COUNT + 4 * cluster) - 1
     store32(m + K_COUNT + 4 * cluster, left)
-    if (load64(m + leaf + B_RESIDUE) >> place) & 1:
-        store32(m + K_RESIDUES + 4 * cluster, load32(m + K_RESIDUES + 4 * cluster) - 1)
     count = load32(m + leaf + B_COUNT) - 1
     if place != count:
         _copy_entry(m, leaf, count, leaf, place, columns)

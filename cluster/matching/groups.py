@@ -1,0 +1,263 @@
+"""The search of a cluster for a group of publications at once.
+
+Only for clusters that ask for nothing but numbers within ranges, so that a publication is no more than a number in
+each column. Each block is looked at once, with all publications of the group, while it is in the processor's
+fastest cache, and what is found about an entry is one word of 16 bits, one a publication (a slot): an entry
+that several of them hit is looked up and marked once. Where hits are many, marks are what the order keeps, by
+position (O_MARKS), and `read_marks` turns them to the bits by slot that are read off, 64 positions at a time.
+
+Leaves of 64 and nodes of 64 children fit this: a comparison gives 64 bits of one slot; `mark_lanes` turns 16 of them
+to 64 words of 16.
+"""
+
+from __future__ import annotations
+
+from cluster.matching import blocks, tiles
+from cluster.matching.compiled import compiled
+from cluster.matching.layout import (
+    A_ROW,
+    BITS_STEP,
+    C_POSITION,
+    H_LEAVES,
+    O_BITS,
+    O_MARKS,
+    S_GROUP,
+    S_HITS,
+    S_LOOKED,
+    S_READ_ALL,
+    S_STACK,
+    S_VALUES,
+    SLOTS,
+)
+from cluster.matching.machine import (
+    bytes_equal,
+    clear_lanes,
+    codes_16,
+    count_bits,
+    greater_equal_64,
+    keep_at_least_16,
+    keep_at_most_16,
+    less_equal_64,
+    load8,
+    load16,
+    load32,
+    load64,
+    load_double,
+    lowest_bit,
+    mark_lanes,
+    marked_lanes,
+    nonzero_16,
+    numbers_16,
+    set_16,
+    store16,
+    store64,
+    store_double,
+)
+from cluster.matching.pool import B_CAPACITY, B_COUNT, B_ITEMS
+
+# Places in S_GROUP. Lanes are zero but while a block is looked at.
+_ROWS = S_GROUP  # by column: address of the numbers by slot
+_SIDES = S_GROUP + 256  # by column: LOWER or UPPER
+_MARKED = S_GROUP + 512  # whether the group has marks
+_MASKS = S_GROUP + 1024  # by slot: which entries of the leaf hold
+_FOUND = S_GROUP + 2048  # lanes: which slots hit the entry
+_SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
+_EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
+_CODES = S_GROUP + 4096  # by column and slot: the code of the number, four bytes of it
+
+_DENSE = 8  # a leaf's hits times this above the leaves of the order: marking, and turning all marks, costs less
+_MANY = 4  # entries of a column that one vector comparison decides faster than one by one
+_ALL_SLOTS = (1 << SLOTS) - 1
+
+
+@compiled
+def take_columns(m: int, words: int, columns: int) -> int:
+    """Prepare the search of a cluster, all of whose attributes have a row; returns the slots with all numbers."""
+    slots = _ALL_SLOTS
+    for column in range(columns):
+        word = load64(words + 8 * column)
+        row = m + A_ROW + 8 * SLOTS * (word >> 1)
+        store64(m + _ROWS + 8 * column, row)
+        store64(m + _SIDES + 8 * column, word & 1)
+        slots &= numbers_16(row)
+    return slots
+
+
+@compiled
+def take_values(m: int, slot: int, columns: int) -> None:
+    """Set S_VALUES to a slot's numbers."""
+    for column in range(columns):
+        store_double(m + S_VALUES + 8 * column, load_double(load64(m + _ROWS + 8 * column) + 8 * slot))
+
+
+@compiled
+def count_hits(m: int, slot: int, hits: int) -> None:
+    """Add to a slot's hits."""
+    store64(m + S_HITS + 8 * slot, load64(m + S_HITS + 8 * slot) + hits)
+
+
+@compiled
+def search(m: int, root: int, height: int, words: int, columns: int, slots: int, payload: int) -> None:
+    """Search a cluster, prepared by `take_columns`, for these slots."""
+    # Two stack words: the block's ref, and in its low bits the height; the slots that may have hits, and above them
+    # those that hit all.
+    stack = m + S_STACK
+    store64(stack, root | height)
+    store64(stack + 8, slots)
+    depth = 1
+    looked = 0
+    while depth:
+        depth -= 1
+        word = load64(stack + 16 * depth)
+        level = word & 15
+        block = m + (word & ~15)
+        slots = load64(stack + 16 * depth + 8)
+        whole = slots >> SLOTS
+        slots &= _ALL_SLOTS
+        if level == 0:
+            _search_leaf(m, block, words, columns, slots, whole, payload)
+            looked += count_bits(slots | whole)
+            continue
+        rest = slots
+        while rest:
+            slot = lowest_bit(rest)
+            rest &= rest - 1
+            take_values(m, slot, columns)
+            some, every = blocks.children(m, block, words, columns)
+            mark_lanes(m + _SOME, some, 1 << slot)
+            mark_lanes(m + _EVERY, every & some, 1 << slot)
+        left = marked_lanes(m + _SOME, _ALL_SLOTS)
+        if whole:
+            count = load32(block + B_COUNT)
+            left = -1 if count == tiles.FAN else (1 << count) - 1
+        while left:
+            place = lowest_bit(left)
+            left &= left - 1
+            child = load64(block + B_ITEMS + 8 * place)
+            blocks.prefetch_block(m, child, columns)
+            every = load16(m + _EVERY + 2 * place) | whole
+            some = load16(m + _SOME + 2 * place) & ~every
+            store64(stack + 16 * depth, child | (level - 1))
+            store64(stack + 16 * depth + 8, some | every << SLOTS)
+            depth += 1
+        clear_lanes(m + _SOME)
+        clear_lanes(m + _EVERY)
+    store64(m + S_LOOKED, load64(m + S_LOOKED) + looked)
+
+
+@compiled
+def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole: int, payload: int) -> None:
+    """Hit the entries of a leaf that hold: all for the slots in `whole`, those whose bounds do for the ones in `slots`.
+
+    leaf: address.
+    """
+    rest = slots | whole
+    if rest & (rest - 1) == 0 or load32(leaf + B_CAPACITY) != tiles.FAN:
+        while rest:
+            slot = lowest_bit(rest)
+            rest &= rest - 1
+            take_values(m, slot, columns)
+            is_whole = (whole >> slot) & 1 != 0
+            count_hits(m, slot, blocks.search_leaf(m, slot, leaf, words, columns, is_whole, payload))
+        return
+    count = load32(leaf + B_COUNT)
+    full = -1 if count == tiles.FAN else (1 << count) - 1
+    codes = tiles.codes_at(leaf, columns) + 16 * columns
+    if slots:
+        _compare(m, leaf, columns, full)
+        rest = whole | (slots & nonzero_16(m + _MASKS))
+    found = 0
+    hits = 0
+    while rest:
+        slot = lowest_bit(rest)
+        rest &= rest - 1
+        mask = full
+        if not (whole >> slot) & 1:
+            mask = _decide(m, leaf, codes, columns, slot, load64(m + _MASKS + 8 * slot))
+        hits += count_bits(mask)
+        count_hits(m, slot, count_bits(mask))
+        mark_lanes(m + _FOUND, mask, 1 << slot)
+        found |= mask
+    if found == 0:
+        return
+    items = leaf + B_ITEMS
+    if load64(m + _MARKED) or hits * _DENSE > load64(m + H_LEAVES):
+        store64(m + _MARKED, 1)
+        while found:
+            place = lowest_bit(found)
+            found &= found - 1
+            at = m + O_MARKS + 2 * load32(m + C_POSITION + 4 * load32(items + 4 * place))
+            store16(at, load16(at) | load16(m + _FOUND + 2 * place))
+    else:
+        while found:
+            place = lowest_bit(found)
+            found &= found - 1
+            conjunction = load32(items + 4 * place)
+            rest = load16(m + _FOUND + 2 * place)
+            while rest:
+                blocks.hit(m, lowest_bit(rest), conjunction)
+                rest &= rest - 1
+    clear_lanes(m + _FOUND)
+
+
+@compiled
+def _compare(m: int, leaf: int, columns: int, full: int) -> None:
+    """Write to _MASKS, by slot, which entries of a leaf of 64 may hold: their codes hold or are equal.
+
+    For all slots, as that takes no branches; what comes out for one without numbers is arbitrary.
+    """
+    set_16(m + _MASKS, full)
+    ranges = tiles.codes_at(leaf, columns)
+    codes = ranges + 16 * columns
+    for column in range(columns):
+        start = load_double(ranges + 16 * column)
+        scale = load_double(ranges + 16 * column + 8)
+        own = m + _CODES + 4 * SLOTS * column
+        codes_16(load64(m + _ROWS + 8 * column), start, scale, own)
+        if load64(m + _SIDES + 8 * column) == tiles.UPPER:
+            keep_at_least_16(codes, own, m + _MASKS)
+        else:
+            keep_at_most_16(codes, own, m + _MASKS)
+        codes += tiles.FAN
+
+
+@compiled
+def _decide(m: int, leaf: int, codes: int, columns: int, slot: int, mask: int) -> int:
+    """Return which entries of a slot's mask hold: equal codes are decided by the bounds."""
+    bounds = leaf + B_ITEMS + 8 * tiles.FAN
+    for column in range(columns):
+        equal = mask & bytes_equal(codes, load8(m + _CODES + 4 * (SLOTS * column + slot)))
+        if equal:
+            value = load_double(load64(m + _ROWS + 8 * column) + 8 * slot)
+            upper = load64(m + _SIDES + 8 * column) == tiles.UPPER
+            if count_bits(equal) > _MANY:
+                mask &= ~equal | (greater_equal_64(bounds, value) if upper else less_equal_64(bounds, value))
+            else:
+                while equal:
+                    place = lowest_bit(equal)
+                    equal &= equal - 1
+                    bound = load_double(bounds + 8 * place)
+                    if not (value <= bound if upper else bound <= value):
+                        mask &= ~(1 << place)
+        codes += tiles.FAN
+        bounds += 8 * tiles.FAN
+    return mask
+
+
+@compiled
+def read_marks(m: int, size: int) -> None:
+    """Turn the group's marks to the bits by slot, and have all bits of the slots with hits read."""
+    if load64(m + _MARKED) == 0:
+        return
+    store64(m + _MARKED, 0)
+    for word in range(load64(m + H_LEAVES) * (256 // 64)):
+        at = m + O_MARKS + 128 * word
+        if marked_lanes(at, _ALL_SLOTS) == 0:
+            continue
+        for slot in range(size):
+            target = m + O_BITS + BITS_STEP * slot + 8 * word
+            store64(target, load64(target) | marked_lanes(at, 1 << slot))
+        clear_lanes(at)
+    for slot in range(size):
+        if load64(m + S_HITS + 8 * slot):
+            store64(m + S_READ_ALL + 8 * slot, 1)
