@@ -10,12 +10,13 @@ Without --engine it runs `index` and `numpy` in turn and prints their ratio. Eng
     scan   the oracle, plain Python
     all    the three of them
 
-All return the same: a row a hit of publication, client and subscription, in this order, which is grouped by
-client. Each engine gets the subscriptions one by one, a warm-up with all publications, then the publications in
-batches, `--repeats` times; the median counts. add_us is the mean time of an add, add_cpu_us_max the most
-processor time that one took. The index may tend itself between warm-up and measurement, as it would in idle
-moments. The checksum (sum over publications of the sum of matching ids, modulo 2**64) must be equal for all
-engines; if not, the exit status is 1. --dump writes subscriptions.jsonl and publications.jsonl for other engines.
+All return the same: the subscriptions in the order of (publication, client, subscription), and where each group of
+a publication and a client begins. Each engine gets the subscriptions one by one, a warm-up with all publications,
+then the publications in batches, `--repeats` times; the median counts. add_us is the mean time of an add,
+add_cpu_us_max the most processor time that one took. The index may tend itself between warm-up and measurement, as
+it would in idle moments. The checksum (sum over publications of the sum of matching ids, modulo 2**64) must be
+equal for all engines; if not, the exit status is 1. --dump writes subscriptions.jsonl and publications.jsonl for
+other engines.
 """
 
 from __future__ import annotations

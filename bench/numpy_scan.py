@@ -74,14 +74,21 @@ class NumpyScan:
             self._rows(attributes) if attributes is not None else np.empty(0, np.int64) for attributes in publications
         ]
         rows = np.concatenate(found) if found else np.empty(0, np.int64)
-        counts = [len(rows_of_one) for rows_of_one in found]
-        publication = np.repeat(np.arange(len(found), dtype=np.uint32), counts)
-        client, subscription = self._client[rows], self._subscription[rows]
+        ends = np.cumsum([len(rows_of_one) for rows_of_one in found], dtype=np.int64)
+        subscription = self._subscription[rows]
         if self._repeated:
             new = np.ones(len(rows), np.bool_)
-            new[1:] = (publication[1:] != publication[:-1]) | (subscription[1:] != subscription[:-1])
-            publication, client, subscription = publication[new], client[new], subscription[new]
-        return Hits(publication, client, subscription)
+            new[1:] = subscription[1:] != subscription[:-1]
+            new[ends[ends < len(rows)]] = True
+            rows, subscription = rows[new], subscription[new]
+            ends = np.append(0, np.cumsum(new))[ends]
+        client = self._client[rows]
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = client[1:] != client[:-1]
+        new[ends[ends < len(rows)]] = True
+        first = np.flatnonzero(new)
+        publication = np.searchsorted(ends, first, side="right")
+        return Hits(subscription, np.stack([publication, client[first], first], axis=1))
 
     def fold(self, units: int = 0) -> bool:
         """Do nothing: there is no index to tend."""

@@ -328,7 +328,7 @@ class Matcher:
         self.busiest.sample(hits.subscription)
         self.counters["batches"] += 1
         self.counters["publications"] += publications.count
-        self.counters["hits"] += len(hits.publication)
+        self.counters["hits"] += len(hits)
         self.counters["rejected"] += len(publications.rejected)
         offsets = columns.starts(columns.u32(batch.lengths))
         shown: Column | None = None

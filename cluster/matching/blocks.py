@@ -178,6 +178,12 @@ def _verify(m: int, slot: int, items: int, guards: int, mask: int, payload: int)
     stamp = load64(m + H_STAMP)
     checked = 0
     held = 0
+    rest = mask & (mask - 1)  # all but the first, which is looked at now
+    while rest:
+        place = lowest_bit(rest)
+        rest &= rest - 1
+        if load64(m + LIVE + 8 * load32(guards + 4 * place)) == stamp:
+            prefetch(m + load64(m + C_RECORD + 8 * load32(items + 4 * place)))
     while mask:
         place = lowest_bit(mask)
         mask &= mask - 1

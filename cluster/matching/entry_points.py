@@ -115,16 +115,13 @@ def match(
     reasons: int,
     first: int,
     count: int,
-    publications: int,
-    clients: int,
     subscriptions: int,
+    runs: int,
     capacity: int,
     result: int,
 ) -> int:
     filing.sweep(m, _SWEPT_PER_MATCH)
-    return search.match(
-        m, payload, starts, entries, reasons, first, count, publications, clients, subscriptions, capacity, result
-    )
+    return search.match(m, payload, starts, entries, reasons, first, count, subscriptions, runs, capacity, result)
 
 
 ENTRY_POINTS: tuple[Callable[..., int], ...] = (count_attributes, walk, attribute, add, remove, sweep, match)

@@ -34,10 +34,8 @@ from cluster.matching.machine import (
     clear_lanes,
     codes_16,
     count_bits,
-    greater_equal_64,
     keep_at_least_16,
     keep_at_most_16,
-    less_equal_64,
     load8,
     load16,
     load32,
@@ -48,6 +46,7 @@ from cluster.matching.machine import (
     marked_lanes,
     nonzero_16,
     numbers_16,
+    prefetch,
     set_16,
     store16,
     store64,
@@ -64,9 +63,9 @@ _FOUND = S_GROUP + 2048  # lanes: which slots hit the entry
 _SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
 _EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
 _CODES = S_GROUP + 4096  # by column and slot: the code of the number, four bytes of it
+_UNSURE = S_GROUP + 8192  # entries to decide by their bounds: place | slot << 8 | column << 16
 
 _DENSE = 8  # a leaf's hits times this above the leaves of the order: marking, and turning all marks, costs less
-_MANY = 4  # entries of a column that one vector comparison decides faster than one by one
 _ALL_SLOTS = (1 << SLOTS) - 1
 
 
@@ -115,6 +114,8 @@ def search(m: int, root: int, height: int, words: int, columns: int, slots: int,
         whole = slots >> SLOTS
         slots &= _ALL_SLOTS
         if level == 0:
+            if depth:
+                _prefetch_leaf(m, load64(stack + 16 * depth - 16) & ~15, columns)
             _search_leaf(m, block, words, columns, slots, whole, payload)
             looked += count_bits(slots | whole)
             continue
@@ -146,6 +147,16 @@ def search(m: int, root: int, height: int, words: int, columns: int, slots: int,
 
 
 @compiled
+def _prefetch_leaf(m: int, leaf: int, columns: int) -> None:
+    """Ask for what is looked at in a leaf of 64: its entries, and the ranges and codes of its bounds."""
+    for line in range(0, B_ITEMS + 4 * tiles.FAN, 64):
+        prefetch(m + leaf + line)
+    codes = m + tiles.codes_at(leaf, columns)
+    for line in range(0, (16 + tiles.FAN) * columns + 64, 64):
+        prefetch(codes + line)
+
+
+@compiled
 def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole: int, payload: int) -> None:
     """Hit the entries of a leaf that hold: all for the slots in `whole`, those whose bounds do for the ones in `slots`.
 
@@ -162,18 +173,16 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole:
         return
     count = load32(leaf + B_COUNT)
     full = -1 if count == tiles.FAN else (1 << count) - 1
-    codes = tiles.codes_at(leaf, columns) + 16 * columns
     if slots:
         _compare(m, leaf, columns, full)
+        _decide(m, leaf, columns, slots & nonzero_16(m + _MASKS))
         rest = whole | (slots & nonzero_16(m + _MASKS))
     found = 0
     hits = 0
     while rest:
         slot = lowest_bit(rest)
         rest &= rest - 1
-        mask = full
-        if not (whole >> slot) & 1:
-            mask = _decide(m, leaf, codes, columns, slot, load64(m + _MASKS + 8 * slot))
+        mask = full if (whole >> slot) & 1 else load64(m + _MASKS + 8 * slot)
         hits += count_bits(mask)
         count_hits(m, slot, count_bits(mask))
         mark_lanes(m + _FOUND, mask, 1 << slot)
@@ -222,26 +231,41 @@ def _compare(m: int, leaf: int, columns: int, full: int) -> None:
 
 
 @compiled
-def _decide(m: int, leaf: int, codes: int, columns: int, slot: int, mask: int) -> int:
-    """Return which entries of a slot's mask hold: equal codes are decided by the bounds."""
+def _decide(m: int, leaf: int, columns: int, slots: int) -> None:
+    """Clear in these slots' masks the entries whose codes are equal somewhere and whose bounds do not hold.
+
+    First all are found and their bounds asked for, then they are looked at: the bounds are rarely in the cache.
+    """
+    unsure = m + _UNSURE
+    codes = tiles.codes_at(leaf, columns) + 16 * columns
     bounds = leaf + B_ITEMS + 8 * tiles.FAN
-    for column in range(columns):
-        equal = mask & bytes_equal(codes, load8(m + _CODES + 4 * (SLOTS * column + slot)))
-        if equal:
-            value = load_double(load64(m + _ROWS + 8 * column) + 8 * slot)
-            upper = load64(m + _SIDES + 8 * column) == tiles.UPPER
-            if count_bits(equal) > _MANY:
-                mask &= ~equal | (greater_equal_64(bounds, value) if upper else less_equal_64(bounds, value))
-            else:
-                while equal:
-                    place = lowest_bit(equal)
-                    equal &= equal - 1
-                    bound = load_double(bounds + 8 * place)
-                    if not (value <= bound if upper else bound <= value):
-                        mask &= ~(1 << place)
-        codes += tiles.FAN
-        bounds += 8 * tiles.FAN
-    return mask
+    while slots:
+        slot = lowest_bit(slots)
+        slots &= slots - 1
+        mask = load64(m + _MASKS + 8 * slot)
+        for column in range(columns):
+            equal = mask & bytes_equal(codes + tiles.FAN * column, load8(m + _CODES + 4 * (SLOTS * column + slot)))
+            while equal:
+                place = lowest_bit(equal)
+                equal &= equal - 1
+                prefetch(bounds + 8 * (tiles.FAN * column + place))
+                store64(unsure, place | slot << 8 | column << 16)
+                unsure += 8
+    at = m + _UNSURE
+    while at < unsure:
+        word = load64(at)
+        place = word & 0xFF
+        slot = (word >> 8) & 0xFF
+        column = word >> 16
+        value = load_double(load64(m + _ROWS + 8 * column) + 8 * slot)
+        bound = load_double(bounds + 8 * (tiles.FAN * column + place))
+        if load64(m + _SIDES + 8 * column) == tiles.UPPER:
+            fails = 0 if value <= bound else 1
+        else:
+            fails = 0 if bound <= value else 1
+        mask = m + _MASKS + 8 * slot
+        store64(mask, load64(mask) & ~(fails << place))
+        at += 8
 
 
 @compiled

@@ -25,7 +25,7 @@ import numpy as np
 from cluster.language.normal import ANY_KIND, Kinds, NormalForm
 from cluster.matching import kernels, layout, packing
 from cluster.matching.batch import Batch, address
-from cluster.matching.hits import Hits, empty_hits
+from cluster.matching.hits import Hits, empty_hits, joined
 
 _SIGN = 1 << 63
 _MODULUS = 1 << 64
@@ -46,7 +46,7 @@ class Index:
         self._m = address(self._view)
         self._attributes: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._result = np.zeros(2, dtype=np.int64)
+        self._result = np.zeros(3, dtype=np.int64)
         self._result_at = address(self._result)
         self._rows_per_publication = 4.0
         self._removals = 0
@@ -98,38 +98,20 @@ class Index:
         parts: list[Hits] = []
         first = 0
         while True:
-            # One array for the three columns, of 8, 8 and 4 bytes a row.
-            words = np.empty(2 * rows + (rows + 1) // 2, dtype=np.int64)
+            # One array for the subscriptions and the runs, of 8 and 24 bytes; memory is taken only where it is written.
+            words = np.empty(4 * rows, dtype=np.int64)
             at = address(words)
             written = kernels.match(
-                self._m,
-                payload,
-                starts,
-                entries,
-                reasons,
-                first,
-                count,
-                at + 16 * rows,
-                at,
-                at + 8 * rows,
-                rows,
-                self._result_at,
+                self._m, payload, starts, entries, reasons, first, count, at, at + 8 * rows, rows, self._result_at
             )
-            hits = Hits(
-                words[2 * rows :].view(np.uint32)[:written],
-                words[:written],
-                words[rows : rows + written].view(np.uint64),
-            )
+            runs = words[rows : rows + 3 * int(self._result[2])].reshape(-1, 3)
+            hits = Hits(words[:written].view(np.uint64), runs)
             first = int(self._result[0])
             if first == count and not parts:
                 break
             parts.append(hits)
             if first == count:
-                hits = Hits(
-                    np.concatenate([part.publication for part in parts]),
-                    np.concatenate([part.client for part in parts]),
-                    np.concatenate([part.subscription for part in parts]),
-                )
+                hits = joined(parts)
                 break
             rows = max(2 * rows, 2 * int(self._result[1]) + _ROWS_MIN)
         self._rows_per_publication += 0.25 * (len(hits) / count - self._rows_per_publication)

@@ -21,7 +21,7 @@ from typing import Any
 
 from llvmlite import binding
 
-_ARGUMENTS = {"count_attributes": 5, "walk": 11, "attribute": 3, "add": 3, "remove": 2, "sweep": 2, "match": 12}
+_ARGUMENTS = {"count_attributes": 5, "walk": 11, "attribute": 3, "add": 3, "remove": 2, "sweep": 2, "match": 11}
 """The entry points, and how many arguments each takes; `entry_points.py` has them, and needs numba to be looked at."""
 _DIGEST_BYTES = 32
 _NOT_COMPILED = {"__init__", "batch", "check", "hits", "index", "kernels", "packing", "scan"}

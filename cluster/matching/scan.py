@@ -40,7 +40,7 @@ class Scan:
                 if normal_matches(normal_form, attributes)
             )
         rows.sort()
-        return Hits(
+        return Hits.of(
             np.array([row[0] for row in rows], dtype=np.uint32),
             np.array([row[1] for row in rows], dtype=np.int64),
             np.array([row[2] for row in rows], dtype=np.uint64),

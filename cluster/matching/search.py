@@ -65,6 +65,7 @@ _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200
 _GROUPED_FROM = 16  # leaves a publication
 _SLACK = 8  # rows that may be written behind the last
+RUN_BYTES = 24
 _ALL_TOUCHED = 0x0101010101010101
 
 
@@ -194,36 +195,47 @@ def _read_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int) -> in
 
 
 @compiled
-def _read_clients(m: int, slot: int, leaf: int, clients: int, row: int) -> None:
-    """Read off the clients of a leaf's hits; the hits stay."""
+def _add_run(runs: int, count: int, publication: int, client: int, row: int) -> int:
+    """Write that from a row on hits are of a publication and a client; returns the number of runs."""
+    at = runs + RUN_BYTES * count
+    store64(at, publication)
+    store64(at + 8, client)
+    store64(at + 16, row)
+    return count + 1
+
+
+@compiled
+def _read_mixed(
+    m: int, slot: int, leaf: int, publication: int, runs: int, count: int, client: int, row: int
+) -> tuple[int, int]:
+    """Write the runs of a leaf with several clients, whose first hit comes to `row`.
+
+    client: that of the hit before, -1 for none. The hits stay. Returns the number of runs and the last hit's client.
+    """
     base = m + O_CLIENT + 8 * _LEAF * leaf
     for index in range(_LEAF // 64):
         bits = load64(m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index))
         while bits:
-            store64(clients + 8 * row, load64(base + 512 * index + 8 * lowest_bit(bits)))
+            owner = load64(base + 512 * index + 8 * lowest_bit(bits))
             bits &= bits - 1
+            if owner != client:
+                count = _add_run(runs, count, publication, owner, row)
+                client = owner
             row += 1
+    return count, client
 
 
 @compiled
-def _fill(at: int, first: int, end: int, value: int) -> None:
-    """Write a value into rows, and perhaps into up to three behind them."""
-    for row in range(first, end, 4):
-        for step in range(4):
-            store64(at + 8 * row + 8 * step, value)
+def _read(m: int, slot: int, publication: int, subscriptions: int, runs: int, row: int, count: int) -> tuple[int, int]:
+    """Read the hits off in order, into rows from `row` on, and clear them.
 
-
-@compiled
-def _read(m: int, slot: int, publication: int, clients: int, subscriptions: int, publications: int, row: int) -> int:
-    """Read the hits off in order, into rows from `row` on, and clear them; returns the row after the last."""
-    first = row
+    Returns the row after the last and the number of runs.
+    """
     leaves = load64(m + H_LEAVES)
     all_ = load64(m + S_READ_ALL + 8 * slot) != 0
     store64(m + S_READ_ALL + 8 * slot, 0)
     touches = m + O_TOUCHED + TOUCHED_STEP * slot
-    # A client's hits lie together, in many leaves where they are many: `client` is that of the rows from `begin` on.
-    begin = row
-    client = 0
+    client = -1
     for group in range((leaves + 7) >> 3):
         touched = load64(touches + 8 * group)
         if all_:
@@ -237,22 +249,16 @@ def _read(m: int, slot: int, publication: int, clients: int, subscriptions: int,
             leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
             owners = m + O_CLIENT + 8 * _LEAF * leaf
             owner = load64(owners)
-            mixed = owner != load64(owners + 8 * (load32(m + O_COUNT + 4 * leaf) - 1))
-            if mixed or owner != client:
-                _fill(clients, begin, row, client)
-                begin = row
-                client = owner
-            if mixed:
-                _read_clients(m, slot, leaf, clients, row)
+            if owner != load64(owners + 8 * (load32(m + O_COUNT + 4 * leaf) - 1)):
+                count, client = _read_mixed(m, slot, leaf, publication, runs, count, client, row)
+                row = _read_leaf(m, slot, leaf, subscriptions, row)
+                continue
+            first = row
             row = _read_leaf(m, slot, leaf, subscriptions, row)
-            if mixed:
-                begin = row
-    _fill(clients, begin, row, client)
-    twice = publication | publication << 32
-    for filled in range(first, row, 4):
-        store64(publications + 4 * filled, twice)
-        store64(publications + 4 * filled + 8, twice)
-    return row
+            if owner != client and row != first:
+                count = _add_run(runs, count, publication, owner, first)
+                client = owner
+    return row, count
 
 
 @compiled
@@ -282,18 +288,20 @@ def match(
     reasons: int,
     first: int,
     count: int,
-    publications: int,
-    clients: int,
     subscriptions: int,
+    runs: int,
     capacity: int,
     result: int,
 ) -> int:
-    """Match the publications first .. count - 1 of a batch into rows of three columns; returns the rows written.
+    """Match the publications first .. count - 1 of a batch; returns the number of hits.
 
-    Stops before the first publication whose hits may not fit into `capacity` rows. Writes to `result` the publication
-    where it stopped (count: all done) and an upper bound of that one's hits.
+    Writes the hits' subscriptions, and a run for each publication and client: the two, and the place of their first
+    hit. Stops before the first publication whose hits may not fit into `capacity` places; there is room for as many
+    runs. Writes to `result` the publication where it stopped (count: all done), an upper bound of that one's hits, and
+    the number of runs.
     """
     row = 0
+    written = 0
     place = first
     needed = 0
     if load_double(m + H_WEIGHT) > _WEIGHT_MAX:
@@ -320,9 +328,10 @@ def match(
                     place += slot
                 _clear(m, slot)
             else:
-                row = _read(m, slot, place + slot, clients, subscriptions, publications, row)
+                row, written = _read(m, slot, place + slot, subscriptions, runs, row, written)
         if needed == 0:
             place += size
     store64(result, place)
     store64(result + 8, needed)
+    store64(result + 16, written)
     return row

@@ -78,6 +78,7 @@ def assert_same(index: Index, other: Engine, batch: Batch) -> int:
     assert np.array_equal(found.publication, expected.publication)
     assert np.array_equal(found.client, expected.client)
     assert np.array_equal(found.subscription, expected.subscription)
+    assert np.array_equal(found.groups(), expected.groups())
     return len(found)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cluster import parse
 from cluster.language.normal import Interval, Kinds, Member, NormalForm, Pattern
-from cluster.matching import Batch, BatchLimits, Index, Scan
+from cluster.matching import Batch, BatchLimits, Hits, Index, Scan
 from cluster.matching.table import bucket_of
 
 ALWAYS: NormalForm = ((),)
@@ -157,6 +157,11 @@ def test_hits_are_grouped_by_publication_and_client() -> None:
         np.int64,
         np.uint64,
     )
+    again = Hits.of(hits.publication, hits.client, hits.subscription)
+    assert again.groups().tolist() == hits.groups().tolist()
+    some = hits.only(hits.subscription % np.uint64(6) < 2)
+    assert some.groups().tolist() == [0, 100, 200, 300, 400]
+    assert some.tuples() == [row for row in hits.tuples() if row[2] % 6 < 2]
 
 
 def test_results_larger_than_expected_are_complete() -> None:
@@ -167,6 +172,8 @@ def test_results_larger_than_expected_are_complete() -> None:
     for _ in range(2):
         hits = index.match(batch)
         assert len(hits) == 50 + 5 * 3000 + 1
+        assert np.array_equal(np.bincount(hits.publication), [1] * 50 + [3000] * 5 + [1])
+        assert np.array_equal(hits.groups(), [*range(50), *range(50, 15_051, 3000), 15_051])
         assert hits.subscription[-1] == 0
     index.check()
 
