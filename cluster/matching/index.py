@@ -104,16 +104,15 @@ class Index:
             written = kernels.match(
                 self._m, payload, starts, entries, reasons, first, count, at, at + 8 * rows, rows, self._result_at
             )
-            runs = words[rows : rows + 3 * int(self._result[2])].reshape(-1, 3)
-            hits = Hits(words[:written].view(np.uint64), runs)
-            first = int(self._result[0])
+            first, needed, runs = self._result.tolist()
+            hits = Hits(words[:written].view(np.uint64), words[rows : rows + 3 * runs].reshape(-1, 3))
             if first == count and not parts:
                 break
             parts.append(hits)
             if first == count:
                 hits = joined(parts)
                 break
-            rows = max(2 * rows, 2 * int(self._result[1]) + _ROWS_MIN)
+            rows = max(2 * rows, 2 * needed + _ROWS_MIN)
         self._rows_per_publication += 0.25 * (len(hits) / count - self._rows_per_publication)
         return hits
 
