@@ -262,8 +262,9 @@ class _Checker:
             pairs = []
             for place in range(count):
                 bound = self._double(leaf + pool.B_ITEMS + 512 * (1 + column) + 8 * place)
-                code = self._map[ranges + 16 * columns + 64 * column + place]
-                assert code == int(min(max((bound - start) * scale + 1.0, 0.0), 255.0))
+                code = self._map[ranges + 16 * columns + 64 * column + place] << 8
+                code += self._map[ranges + 16 * columns + 64 * (columns + column) + place]
+                assert code == int(min(max((bound - start) * scale + 1.0, 0.0), 255.0) * 256.0)
                 pairs.append((bound, code))
             pairs.sort()
             assert [code for _, code in pairs] == sorted(code for _, code in pairs)

@@ -30,6 +30,7 @@ from cluster.matching.layout import (
     SLOTS,
 )
 from cluster.matching.machine import (
+    bytes_below,
     bytes_equal,
     clear_lanes,
     codes_16,
@@ -62,7 +63,8 @@ _MASKS = S_GROUP + 1024  # by slot: which entries of the leaf hold
 _FOUND = S_GROUP + 2048  # lanes: which slots hit the entry
 _SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
 _EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
-_CODES = S_GROUP + 4096  # by column and slot: the code of the number, four bytes of it
+_CODES = S_GROUP + 4096  # by column: the code of the number by slot, four bytes of it; then so its finer step
+_CODE_BYTES = 2 * 4 * SLOTS
 _UNSURE = S_GROUP + 8192  # entries to decide by their bounds: place | slot << 8 | column << 16
 
 _DENSE = 8  # a leaf's hits times this above the leaves of the order: marking, and turning all marks, costs less
@@ -152,7 +154,7 @@ def _prefetch_leaf(m: int, leaf: int, columns: int) -> None:
     for line in range(0, B_ITEMS + 4 * tiles.FAN, 64):
         prefetch(m + leaf + line)
     codes = m + tiles.codes_at(leaf, columns)
-    for line in range(0, (16 + tiles.FAN) * columns + 64, 64):
+    for line in range(0, (16 + 2 * tiles.FAN) * columns + 64, 64):
         prefetch(codes + line)
 
 
@@ -221,7 +223,7 @@ def _compare(m: int, leaf: int, columns: int, full: int) -> None:
     for column in range(columns):
         start = load_double(ranges + 16 * column)
         scale = load_double(ranges + 16 * column + 8)
-        own = m + _CODES + 4 * SLOTS * column
+        own = m + _CODES + _CODE_BYTES * column
         codes_16(load64(m + _ROWS + 8 * column), start, scale, own)
         if load64(m + _SIDES + 8 * column) == tiles.UPPER:
             keep_at_least_16(codes, own, m + _MASKS)
@@ -234,7 +236,8 @@ def _compare(m: int, leaf: int, columns: int, full: int) -> None:
 def _decide(m: int, leaf: int, columns: int, slots: int) -> None:
     """Clear in these slots' masks the entries whose codes are equal somewhere and whose bounds do not hold.
 
-    First all are found and their bounds asked for, then they are looked at: the bounds are rarely in the cache.
+    First all are found whose finer steps are equal too, and their bounds asked for, then they are looked at: the
+    bounds are rarely in the cache.
     """
     unsure = m + _UNSURE
     codes = tiles.codes_at(leaf, columns) + 16 * columns
@@ -244,13 +247,23 @@ def _decide(m: int, leaf: int, columns: int, slots: int) -> None:
         slots &= slots - 1
         mask = load64(m + _MASKS + 8 * slot)
         for column in range(columns):
-            equal = mask & bytes_equal(codes + tiles.FAN * column, load8(m + _CODES + 4 * (SLOTS * column + slot)))
+            own = m + _CODES + _CODE_BYTES * column + 4 * slot
+            at = codes + tiles.FAN * column
+            equal = mask & bytes_equal(at, load8(own))
+            if equal == 0:
+                continue
+            at += tiles.FAN * columns
+            step = load8(own + 4 * SLOTS)
+            same = bytes_equal(at, step)
+            mask &= ~equal | same | (bytes_below(at, step) ^ -load64(m + _SIDES + 8 * column))
+            equal &= same
             while equal:
                 place = lowest_bit(equal)
                 equal &= equal - 1
                 prefetch(bounds + 8 * (tiles.FAN * column + place))
                 store64(unsure, place | slot << 8 | column << 16)
                 unsure += 8
+        store64(m + _MASKS + 8 * slot, mask)
     at = m + _UNSURE
     while at < unsure:
         word = load64(at)

@@ -302,10 +302,13 @@ def numbers_16(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def codes_16(typingctx: Any, address: Any, start: Any, scale: Any, target: Any) -> Any:
-    """Write the codes (`tiles.code_of`) of 16 doubles, four equal bytes each; the code of a NaN is 0."""
+    """Write the codes (`tiles.fine_code_of`) of 16 doubles; the code of a NaN is 0.
+
+    First the upper bytes, four times each, then the lower ones.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        zero, one, most = (ir.Constant(_SIXTEEN, [number] * 16) for number in (0.0, 1.0, 255.0))
+        zero, one, most, steps = (ir.Constant(_SIXTEEN, [number] * 16) for number in (0.0, 1.0, 255.0, 256.0))
         values = builder.load(builder.inttoptr(arguments[0], _SIXTEEN.as_pointer()), align=8)
         scaled = builder.fmul(
             builder.fsub(values, _spread(builder, arguments[1], _SIXTEEN)), _spread(builder, arguments[2], _SIXTEEN)
@@ -314,10 +317,13 @@ def codes_16(typingctx: Any, address: Any, start: Any, scale: Any, target: Any) 
         code = builder.select(builder.fcmp_ordered(">", code, zero), code, zero)
         code = builder.select(builder.fcmp_ordered("<", code, most), code, most)
         # The machine spreads four bytes from memory for free, but not one.
-        codes = builder.bitcast(builder.fptosi(code, ir.VectorType(_I32, 16)), _BYTES)
-        lowest = ir.Constant(ir.VectorType(_I32, 64), [place & ~3 for place in range(64)])
-        codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), lowest)
-        builder.store(codes, builder.inttoptr(arguments[3], _BYTES.as_pointer()), align=1)
+        codes = builder.bitcast(builder.fptosi(builder.fmul(code, steps), ir.VectorType(_I32, 16)), _BYTES)
+        target = builder.inttoptr(arguments[3], _BYTES.as_pointer())
+        # The bytes of a 32-bit number come lowest first on all machines that this is for.
+        for part, byte in enumerate((1, 0)):
+            chosen = ir.Constant(ir.VectorType(_I32, 64), [(place & ~3) + byte for place in range(64)])
+            spread = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), chosen)
+            builder.store(spread, builder.gep(target, [ir.Constant(_I32, part)]), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float64, types.float64, types.int64), generate

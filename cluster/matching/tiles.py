@@ -15,9 +15,9 @@ column below. So one vector comparison per column says which of 64 entries hold,
 some, and which hold all of theirs (those are taken without a look).
 
 A leaf of 64 also keeps each bound as a code, one byte: where the bound lies between the leaf's least and
-greatest, in 255 steps. Coding never changes the order of two numbers, so different codes decide a comparison,
-and only bounds with the value's
-own code are compared as doubles. 64 codes are one cache line, the doubles are eight: searching is bound by memory.
+greatest, in 255 steps; and as a second byte, where it lies in its step. Coding never changes the order of two numbers,
+so different codes decide a comparison, and only bounds with the value's own code are compared as doubles. 64 codes are
+one cache line, the doubles are eight: searching is bound by memory.
 
 The tree is kept as in an R-tree or B-tree: an entry goes where bounds widen least; a full block splits in two
 at the median of one column; a leaf that gets thin is dissolved. Every change costs at most a few blocks of
@@ -207,17 +207,27 @@ def _bounds(node: int, capacity: int, column: int) -> int:
 
 @compiled
 def codes_at(leaf: int, columns: int) -> int:
-    """Return where a leaf of 64 has its codes: per column the range's start and scale, then 64 bytes a column."""
+    """Return where a leaf of 64 has its codes.
+
+    First the range's start and scale of each column, then 64 bytes a column, then 64 bytes a column of finer steps.
+    """
     return leaf + B_ITEMS + 8 * FAN * (1 + columns)
 
 
 @compiled
-def code_of(value: float, start: float, scale: float) -> int:
-    """Return a value's code: 1 to 254 within the range, 0 below, 255 above, but for rounding.
+def fine_code_of(value: float, start: float, scale: float) -> int:
+    """Return a value's code << 8 and its finer step: a code of 1 to 254 within the range, 0 below, 255 above, but for
+    rounding.
 
     Exact in one respect, the one that counts: it never falls as the value rises.
     """
-    return int(min(max((value - start) * scale + 1.0, 0.0), 255.0))
+    return int(min(max((value - start) * scale + 1.0, 0.0), 255.0) * 256.0)
+
+
+@compiled
+def code_of(value: float, start: float, scale: float) -> int:
+    """Return a value's code, one byte."""
+    return fine_code_of(value, start, scale) >> 8
 
 
 @compiled
@@ -237,7 +247,9 @@ def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
     store_double(ranges + 16 * column + 8, scale)
     codes = ranges + 16 * columns + FAN * column
     for place in range(count):
-        store8(codes + place, code_of(load_double(at + 8 * place), least, scale))
+        code = fine_code_of(load_double(at + 8 * place), least, scale)
+        store8(codes + place, code >> 8)
+        store8(codes + FAN * columns + place, code)
     store64(m + H_WORK, load64(m + H_WORK) + count)
 
 
@@ -247,9 +259,10 @@ def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
     ranges = m + codes_at(leaf, columns)
     for column in range(columns):
         value = load_double(m + _column(leaf, FAN, column) + 8 * place)
-        code = code_of(value, load_double(ranges + 16 * column), load_double(ranges + 16 * column + 8))
-        store8(ranges + 16 * columns + FAN * column + place, code)
-        if code == 0 or code == 255:
+        code = fine_code_of(value, load_double(ranges + 16 * column), load_double(ranges + 16 * column + 8))
+        store8(ranges + 16 * columns + FAN * column + place, code >> 8)
+        store8(ranges + 16 * columns + FAN * (columns + column) + place, code)
+        if code >> 8 == 0 or code >> 8 == 255:
             _set_codes(m, leaf, columns, column)  # stretch the range
 
 
@@ -257,7 +270,7 @@ def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
 def _make_leaf(m: int, cluster: int, columns: int, capacity: int, cell: int, parent: int) -> int:
     size = B_ITEMS + 8 * capacity * (1 + columns)
     if capacity == FAN:
-        size += (16 + FAN) * columns
+        size += (16 + 2 * FAN) * columns
     leaf = acquire(m, size, cell, LEAF)
     store32(m + leaf + B_COUNT, 0)
     store32(m + leaf + B_CAPACITY, capacity)
@@ -298,7 +311,7 @@ def _copy_entry(m: int, source: int, place: int, target: int, new: int, columns:
         store_double(m + _column(target, capacity, column) + 8 * new, bound)
     if source == target and capacity == FAN:
         codes = m + codes_at(target, columns) + 16 * columns
-        for column in range(columns):
+        for column in range(2 * columns):
             store8(codes + FAN * column + new, load8(codes + FAN * column + place))
     residue = (load64(m + source + B_RESIDUE) >> place) & 1
     bit = 1 << new
