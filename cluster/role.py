@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cluster.access_point import AccessPoint
+from cluster.assignment import moved_groups
 from cluster.config import Config
 from cluster.connection_point import ConnectionPoint
 from cluster.exit_point import ExitPoint
@@ -166,9 +167,10 @@ class Role:
         """Return those of the own layer with which something is exchanged in this change."""
         slots: set[int] = set()
         if self.peer.layer == MATCHER:
-            for now, then in zip(before.owners_list, after.owners_list, strict=True):
-                if now != then and self.peer.slot in (now, then):
-                    slots |= {now, then}
+            for group in moved_groups(before.owners, after.owners):
+                way = {before.owner_of_group(group), after.owner_of_group(group)}
+                if self.peer.slot in way:
+                    slots |= way
         elif self.peer.layer == EXIT_POINT and before.exit_points != after.exit_points:
             slots = {*before.exit_points, *after.exit_points}
         slots.discard(self.peer.slot)

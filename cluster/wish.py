@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
+
 from cluster.assignment import moved_groups
 from cluster.columns import u16
 from cluster.errors import KittiwakeError
@@ -113,9 +115,11 @@ def next_view(
 
 def _spread(moves: list[int], before: bytes, after: bytes) -> list[int]:
     """Order the moves so that any few of them burden all sources and targets alike."""
-    lots: dict[tuple[int, int], list[int]] = {}
-    source, target = u16(before), u16(after)
-    for group in moves:
-        lots.setdefault((int(source[group]), int(target[group])), []).append(group)
-    ranked = [(place / len(lot), at, group) for at, lot in enumerate(lots.values()) for place, group in enumerate(lot)]
-    return [group for _, _, group in sorted(ranked)]
+    groups = np.array(moves, np.int64)
+    ways = u16(before)[groups].astype(np.int64) << 16 | u16(after)[groups]
+    _, first, lot, sizes = np.unique(ways, return_index=True, return_inverse=True, return_counts=True)
+    by_lot = np.argsort(lot, kind="stable")
+    place = np.empty(len(groups), np.int64)
+    place[by_lot] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ranked: list[int] = groups[np.lexsort((groups, first[lot], place / sizes[lot]))].tolist()
+    return ranked
