@@ -15,8 +15,12 @@ that is not always true, hits are filtered by the owner of their group in the ba
 
     Prepare     groups may come and go (`moving.py`)       -> Ready
     Switch      from every access point: the former epoch has been answered -> Ended
-    Retire      groups that went are swept out, a little at a time; a leaver leaves -> Settled
-    Abort       groups that came are swept out             -> Settled
+    Retire      groups that went are to be swept out; a leaver leaves -> Settled
+    Abort       groups that came are to be swept out       -> Settled
+
+The sweep goes on a little at a time, also beside the next view change: what is still to be swept is nobody's. It gives
+no hits in the view in force, is not copied, and gives way to any change or copy of its subscription. Before it is
+through this matcher is not Ready, as in the next view a group may be its own again.
 
 Recover: batches and changes of earlier epochs are void. What others own is swept out, and what connection points that
 have died had opened, unless their followers open it again.
@@ -24,6 +28,7 @@ have died had opened, unless their followers open it again.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,8 +85,9 @@ from cluster.view import View, key_group, key_groups, view_of
 if TYPE_CHECKING:
     from cluster.matching import Hits
 
-SWEEP_ENTRIES = 200
-"""Removed from the index in one go, at about 8 microseconds each."""
+SWEEP_ENTRIES = 100
+SWEEP_US = 6
+"""Removed from the index in one go, and about what each costs. Copying has the rest of the step (`moving.STEP_US`)."""
 
 SUBSCRIPTION_SHIFT = np.uint64(SUBSCRIPTION_BITS)
 NUMBER_MASK = np.uint64((1 << SUBSCRIPTION_BITS) - 1)
@@ -104,8 +110,7 @@ class Matcher:
         self._moving: Moving | None = None
         self._unswitched: set[int] = set()  # access points of the present view that have not switched to the next
         self._removed: dict[int, int] = {}  # subscription -> the change that removed it, during a view change
-        self._sweep: dict[int, None] = {}  # subscriptions that are this matcher's no more
-        self._sweeping: int | None = None  # the epoch that settles when they are gone
+        self._sweep: dict[int, None] = {}  # subscriptions in table and index that are this matcher's no more
         self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
@@ -196,50 +201,48 @@ class Matcher:
     def _apply(self, change: SubscriptionChange) -> None:
         """Put a change into effect unless a newer one of its subscription was here before it."""
         subscription = change.subscription
-        row = self.table.row(subscription)
+        row = None if subscription in self._sweep else self.table.row(subscription)
         known = row.version if row is not None else self._removed.get(subscription, -1)
         if change.change <= known:
             return
+        self._sweep.pop(subscription, None)
         if change.normal_form is None:
-            if row is not None:
-                self.table.remove(subscription)
-                self.index.remove(subscription)
+            self._take_out(subscription)
             if self._moving is not None:
                 self._removed[subscription] = change.change
         else:
-            self._sweep.pop(subscription, None)
             client = subscription >> SUBSCRIPTION_BITS
             self.index.add(subscription, decode_normal(change.normal_form), client)
             self.table.put(subscription, Row(change.change, change.normal_form))
             self._removed.pop(subscription, None)
 
+    def _take_out(self, subscription: int) -> None:
+        if self.table.remove(subscription) is not None:
+            self.index.remove(subscription)
+
     # A view change -----------------------------------------------------------------------------------------------
 
     def _prepare(self, view: View) -> None:
         assert self._view is not None, "a second view before a first"
-        while self._sweep:  # only if the coordinator held this one for lost and did not wait
-            self._sweep_some()
         self._unswitched = set(self._view.access_points)
-        self._moving = Moving(self._slot, self._view, view, self.table, self._apply)
+        self._moving = Moving(self._slot, self._view, view, self.table, self._sweep, self._apply)
 
     def _step(self) -> None:
         more = False
+        swept_us = self._sweep_some()
         if self._moving is not None:
-            instructions, more = self._moving.step()
+            instructions, more = self._moving.step(swept_us)
             self._out += instructions
-        self._sweep_some()
-        if self._sweeping is not None and not self._sweep:
-            self._out.append(Send(COORDINATOR_PEER, Settled(self._sweeping)))
-            self._sweeping = None
         if more or self._sweep:
             self._out.append(Again())
 
-    def _sweep_some(self) -> None:
-        for _ in range(min(SWEEP_ENTRIES, len(self._sweep))):
-            subscription = next(iter(self._sweep))
+    def _sweep_some(self) -> int:
+        """Take out some of what is to be swept; return what that has cost, in about microseconds."""
+        count = min(SWEEP_ENTRIES, len(self._sweep))
+        for subscription in list(islice(self._sweep, count)):
             del self._sweep[subscription]
-            if self.table.remove(subscription) is not None:
-                self.index.remove(subscription)
+            self._take_out(subscription)
+        return count * SWEEP_US
 
     def _switched(self, access_point: int, ends: list[tuple[int, int]]) -> None:
         assert self._view is not None, "a second view before a first"
@@ -263,25 +266,18 @@ class Matcher:
         if moving is not None and moving.after.epoch == epoch:
             self._view = moving.after
             stays = self._slot in self._view.matchers
-            self._forget_next(epoch, moving.targets if stays else {})
-        else:
-            self._settled_before(epoch)
+            self._forget_next(moving.targets if stays else {})
+        self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
         if self._view is not None and self._slot not in self._view.matchers:
             self._out.append(Flush())
 
     def _abort(self, epoch: int) -> None:
         moving = self._moving
-        if moving is None or moving.after.epoch != epoch:
-            self._settled_before(epoch)
-            return
-        self._forget_next(epoch, moving.sources)
+        if moving is not None and moving.after.epoch == epoch:
+            self._forget_next(moving.sources)
+        self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
 
-    def _settled_before(self, epoch: int) -> None:
-        """The coordinator asks again; if the sweep is still going on, its end is the answer."""
-        if self._sweeping != epoch:
-            self._out.append(Send(COORDINATOR_PEER, Settled(epoch)))
-
-    def _forget_next(self, epoch: int, foreign: dict[int, int]) -> None:
+    def _forget_next(self, foreign: dict[int, int]) -> None:
         """There is one view again: what these groups hold is not this matcher's."""
         assert self._moving is not None, "no next view"
         self.counters["entries_copied"] += self._moving.entries
@@ -290,7 +286,6 @@ class Matcher:
         self._removed.clear()
         for group in foreign:
             self._sweep.update(dict.fromkeys(self.table.group(group)))
-        self._sweeping = epoch
 
     def _recover(self, message: Recover) -> None:
         """Begin anew with this view and what the table holds that belongs here."""
@@ -299,7 +294,6 @@ class Matcher:
         self._moving = None
         self._removed.clear()
         self._unswitched = set()
-        self._sweeping = None
         dead = {slot for layer, slot in message.replaced if layer == CONNECTION_POINT}
         for group, owner in enumerate(view.owners_list):
             for subscription in self.table.group(group):

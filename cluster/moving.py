@@ -15,12 +15,14 @@ Source: K. M. Chandy, L. Lamport: Distributed Snapshots, ACM TOCS 3(1), 1985; sl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 
+from cluster.assignment import moved_groups
 from cluster.columns import U16, U32, U64
 from cluster.messages import (
     COORDINATOR_PEER,
@@ -36,42 +38,50 @@ from cluster.messages import (
     SubscriptionChange,
 )
 from cluster.table import Table
-from cluster.view import View, key_group
+from cluster.view import View, key_group, key_groups
 
 STEP_US = 2000
 """What one step may cost, in about microseconds of one core, so that a publication waits no longer than 3 ms."""
-SEND_US = 4
-TAKE_US = 20
-"""An entry, sent or taken; and one more for every ten bytes of its normal form. As measured, rounded up."""
-BYTES_PER_US = 10
+SEND_US = 3
+SEND_BYTES_PER_US = 100
+TAKE_US = 10
+TAKE_BYTES_PER_US = 10
+"""An entry, sent or taken; and one more for every so many bytes of its normal form. As measured, rounded up."""
 WINDOW_ENTRIES = 1024
 CHUNK_ENTRIES = 256
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(slots=True)
 class Tally:
-    """What went from one matcher to another in a group: entries, and the xor of their digests."""
+    """What went from one matcher to another in a group: how many entries, and the xor of their digests."""
 
     count: int = 0
     digest: int = 0
 
-    def add(self, entry: SubscriptionChange) -> None:
-        """Count an entry."""
-        self.count += 1
-        self.digest ^= _digest(entry)
 
-
-def _digest(entry: SubscriptionChange) -> int:
-    head = entry.subscription.to_bytes(8, "little") + entry.change.to_bytes(8, "little")
-    body = b"-" if entry.normal_form is None else b"+" + entry.normal_form
-    return int.from_bytes(blake2b(head + body, digest_size=8).digest(), "little")
+def _count(tallies: dict[int, Tally], entries: list[SubscriptionChange]) -> None:
+    """Count what one message holds. Its entries of a group that follow one another have one digest, at both ends."""
+    groups = key_groups(np.array([entry.subscription for entry in entries], U64))
+    ends = [*(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(entries)]
+    first = 0
+    for group, end in zip(groups[[end - 1 for end in ends]].tolist(), ends, strict=True):
+        tally = tallies.setdefault(group, Tally())
+        tally.count += end - first
+        tally.digest ^= int.from_bytes(blake2b(_ENCODER.encode(entries[first:end]), digest_size=8).digest(), "little")
+        first = end
 
 
 @dataclass(slots=True)
 class Departure:
-    """Groups on their way to one matcher. subscriptions: still to be sent of the group that is being walked."""
+    """Groups on their way to one matcher.
+
+    subscriptions: still to be sent of `walking`, the group whose turn it is.
+    """
 
     groups: deque[int] = field(default_factory=deque)
+    walking: int = 0
     subscriptions: deque[int] = field(default_factory=deque)
     tallies: dict[int, Tally] = field(default_factory=dict)
     flight: int = 0
@@ -95,14 +105,22 @@ class Arrival:
 class Moving:
     """The part of the matcher `slot` in the change from `view` to `after`.
 
+    gone:  what is in the table and not in force any more; it is removed beside this, and changes with the table.
     apply: puts an entry into the matcher's index and table unless it is outdated.
     """
 
     def __init__(
-        self, slot: int, view: View, after: View, table: Table, apply: Callable[[SubscriptionChange], None]
+        self,
+        slot: int,
+        view: View,
+        after: View,
+        table: Table,
+        gone: Collection[int],
+        apply: Callable[[SubscriptionChange], None],
     ) -> None:
         self.after = after
         self._table = table
+        self._gone = gone
         self._apply = apply
         self._unmarked = set(view.access_points)
         self._begun = False
@@ -113,9 +131,8 @@ class Moving:
         self.sources: dict[int, int] = {}  # group that comes -> its present owner
         self.entries = self.bytes = 0  # taken
         self.sent_on = 0  # changes that belong to the snapshot and came after it had begun
-        for group, (now, then) in enumerate(zip(view.owners_list, after.owners_list, strict=True)):
-            if now == then:
-                continue
+        for group in moved_groups(view.owners, after.owners):
+            now, then = view.owner_of_group(group), after.owner_of_group(group)
             if now == slot:
                 self.targets[group] = then
                 self._departures.setdefault(then, Departure()).groups.append(group)
@@ -151,9 +168,8 @@ class Moving:
         arrival = self._arrivals[source]
         assert arrival.end is None, f"matcher {source} sends more after the end"
         arrival.entries.extend(message.entries)
-        for entry in message.entries:
-            arrival.tallies.setdefault(key_group(entry.subscription), Tally()).add(entry)
-            self.bytes += len(entry.normal_form or b"")
+        _count(arrival.tallies, message.entries)
+        self.bytes += sum([len(entry.normal_form or b"") for entry in message.entries])
         self.entries += len(message.entries)
 
     def ended(self, source: int, message: GroupsEnd) -> None:
@@ -166,10 +182,13 @@ class Moving:
 
     # What is done ------------------------------------------------------------------------------------------------
 
-    def step(self) -> tuple[list[Instruction], bool]:
-        """Work for a while; return what is to be sent, and whether there is more to do at once."""
+    def step(self, spent_us: int = 0) -> tuple[list[Instruction], bool]:
+        """Work for a while; return what is to be sent, and whether there is more to do at once.
+
+        spent_us: what else this step has cost already.
+        """
         out: list[Instruction] = []
-        left = STEP_US
+        left = STEP_US - spent_us
         if self._begun:
             for target, departure in self._departures.items():
                 left = self._walk(target, departure, left, out)
@@ -180,18 +199,21 @@ class Moving:
 
     def _walk(self, target: int, departure: Departure, left: int, out: list[Instruction]) -> int:
         chunk: list[SubscriptionChange] = []
+        rows = self._table.rows_of(departure.walking)
         while left > 0 and departure.flight + len(chunk) < WINDOW_ENTRIES:
             if not departure.subscriptions:
                 if not departure.groups:
                     break
-                departure.subscriptions.extend(self._table.group(departure.groups.popleft()))
+                departure.walking = departure.groups.popleft()
+                rows = self._table.rows_of(departure.walking)
+                departure.subscriptions.extend(rows)
                 continue
             subscription = departure.subscriptions.popleft()
-            row = self._table.row(subscription)
-            if row is None:
-                continue  # removed meanwhile, of which the target is told another way
+            row = rows.get(subscription)
+            if row is None or subscription in self._gone:
+                continue  # removed meanwhile, of which the target is told another way, or not in force
             chunk.append(SubscriptionChange(row.version, subscription, row.normal_form))
-            left -= SEND_US + len(row.normal_form) // BYTES_PER_US
+            left -= SEND_US + len(row.normal_form) // SEND_BYTES_PER_US
             if len(chunk) == CHUNK_ENTRIES:
                 out.append(self._send(target, chunk))
                 chunk = []
@@ -201,8 +223,7 @@ class Moving:
 
     def _send(self, target: int, entries: list[SubscriptionChange]) -> Instruction:
         departure = self._departures[target]
-        for entry in entries:
-            departure.tallies.setdefault(key_group(entry.subscription), Tally()).add(entry)
+        _count(departure.tallies, entries)
         departure.flight += len(entries)
         return Send(Peer(MATCHER, target), GroupCopy(self.after.epoch, entries))
 
@@ -211,7 +232,7 @@ class Moving:
         while left > 0 and arrival.entries:
             entry = arrival.entries.popleft()
             self._apply(entry)
-            left -= TAKE_US + len(entry.normal_form or b"") // BYTES_PER_US
+            left -= TAKE_US + len(entry.normal_form or b"") // TAKE_BYTES_PER_US
             count += 1
         if count:
             out.append(Send(Peer(MATCHER, source), GroupsTaken(self.after.epoch, count)))
@@ -219,7 +240,7 @@ class Moving:
 
     def _finish(self, out: list[Instruction]) -> None:
         """Say what is at its end here: with the last Mark in, each departure; with all of them, the whole."""
-        if self._unmarked or self._said:
+        if self._unmarked or self._said or self._gone:
             return
         for target, departure in self._departures.items():
             if departure.walked and not departure.ended:

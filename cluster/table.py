@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cluster.view import KEY_GROUPS, key_group
@@ -52,6 +52,10 @@ class Table:
     def group(self, group: int) -> list[int]:
         """Return the subscriptions of a key group, oldest first."""
         return list(self._groups[group])
+
+    def rows_of(self, group: int) -> Mapping[int, Row]:
+        """Return what is in force in a key group, by subscription: as it is whenever it is looked at."""
+        return self._groups[group]
 
     def rows(self) -> Iterator[tuple[int, Row]]:
         """Return everything, by key group; for tests."""

@@ -172,7 +172,44 @@ def swap_on_the_first_marker(replace: Replace) -> None:
 @mutant("a matcher keeps what has moved away", seeds=10, scenario="matchers")
 def nothing_is_swept(replace: Replace) -> None:
     original = Matcher._forget_next
-    replace(Matcher, "_forget_next", lambda self, epoch, foreign: original(self, epoch, {}))
+    replace(Matcher, "_forget_next", lambda self, foreign: original(self, {}))
+
+
+@mutant("what is still to be swept out makes a copy of it that comes back outdated", seeds=300, scenario="matchers")
+def swept_still_counts(replace: Replace) -> None:
+    original = Matcher._apply
+
+    def apply(self: Matcher, change: SubscriptionChange) -> None:
+        row = self.table.row(change.subscription)
+        if row is None or change.change > row.version:
+            original(self, change)
+
+    replace(Matcher, "_apply", apply)
+
+
+@mutant("a matcher is ready before its sweep is through", seeds=300, scenario="matchers")
+def ready_before_the_sweep(replace: Replace) -> None:
+    original = Moving._finish
+
+    def finish(self: Moving, out: list[Instruction]) -> None:
+        gone, self._gone = self._gone, ()
+        original(self, out)
+        self._gone = gone
+
+    replace(Moving, "_finish", finish)
+
+
+@mutant("what is still to be swept out after a recovery is copied", seeds=300, scenario="crash_all")
+def swept_is_copied(replace: Replace) -> None:
+    original = Moving._walk
+
+    def walk(self: Moving, target: int, departure: Any, left: int, out: list[Instruction]) -> int:
+        gone, self._gone = self._gone, ()
+        left = original(self, target, departure, left, out)
+        self._gone = gone
+        return left
+
+    replace(Moving, "_walk", walk)
 
 
 @mutant("a change for a group that has moved away is applied at its former owner", seeds=280, scenario="matchers")

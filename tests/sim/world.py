@@ -24,7 +24,7 @@ from unittest.mock import patch
 import msgpack
 import msgspec
 
-from cluster import columns, moving, validity
+from cluster import columns, matcher, moving, validity
 from cluster.assembly import Assembly
 from cluster.codec import decode_message, encode_message
 from cluster.config import OutputSettings
@@ -147,7 +147,8 @@ class World:
     def run(self) -> None:
         """Play the seed to its end. Raises Violation, or whatever a machine raised."""
         with (
-            patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=60),
+            patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=2 * moving.TAKE_US),
+            patch.multiple(matcher, SWEEP_ENTRIES=1),
             # Few enough that answers come in several pieces, and pieces in several turns.
             patch.multiple(validity, PIECE=3, PIECE_LOOKS=10, LOOKS=4),
         ):

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from cluster import matcher as matcher_module
 from cluster import parse
 from cluster.config import Config
 from cluster.language import encode_normal
@@ -225,23 +226,22 @@ def test_a_newcomer_has_no_stream_to_end_nor_has_a_new_access_point() -> None:
     assert bench.tell(Peer(ACCESS_POINT, 9), Switch(2, [(0, 1), (2, 1)])) == []
 
 
-def test_after_retire_what_went_is_swept_out_and_only_then_it_is_settled() -> None:
+def test_after_retire_it_is_settled_and_what_went_is_swept_out_a_little_at_a_time() -> None:
     count = SWEEP_ENTRIES + 50
     many = ids(2048, 4096, count)
     bench = Bench()
     bench.change(*[change(number, one) for number, one in enumerate(STAYS + many, start=1)])
     bench.prepare()
     bench.switch()
-    assert bench.tell(COORDINATOR_PEER, Retire(2)) == []
+    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     assert bench.hits(2) == set(STAYS), "what is not swept yet is not answered for"
-    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [], "asked again: the end of the sweep is the answer"
+    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))], "and again when asked again"
     assert bench.drain() == [Again()]
     assert bench.machine.gauges()["subscriptions"] == len(STAYS) + 50
     assert bench.hits(2) == set(STAYS)
-    assert bench.drain() == [Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.drain() == []
     assert bench.machine.gauges()["subscriptions"] == len(STAYS)
     assert bench.hits(2) == set(STAYS)
-    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     bench.machine.index.check()
 
 
@@ -249,9 +249,9 @@ def test_after_an_abort_what_came_is_swept_out() -> None:
     bench = target()
     bench.rest()
     assert bench.machine.gauges()["subscriptions"] == len(MOVES)
-    assert bench.tell(COORDINATOR_PEER, Abort(2)) == []
+    assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     assert bench.hits(1, (0,)) == set()
-    assert bench.rest() == [Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.rest() == []
     assert bench.machine.gauges()["subscriptions"] == 0
     assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
 
@@ -260,8 +260,8 @@ def test_after_an_abort_the_source_is_as_before() -> None:
     bench = source()
     bench.tell(AP4, Mark(2))
     bench.rest()
-    bench.tell(COORDINATOR_PEER, Abort(2))
-    assert bench.rest() == [Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.rest() == []
     assert bench.hits(1, (0,)) == {*STAYS, *MOVES}
     assert bench.change(change(60, MOVES[0], None), by=AP6) == [], "nobody is told of it"
     assert bench.hits(1, (0,)) == {*STAYS, *MOVES} - {MOVES[0]}
@@ -303,12 +303,49 @@ def test_what_comes_back_is_there_again() -> None:
     assert bench.hits(3, (0,)) == {*STAYS, *MOVES[:3]}
 
 
+def sweeping(monkeypatch: pytest.MonkeyPatch, after: View) -> Bench:
+    """Return the source with everything still to be swept out, one at a time, and the view after that prepared."""
+    monkeypatch.setattr(matcher_module, "SWEEP_ENTRIES", 1)
+    bench = source()
+    bench.switch()
+    bench.tell(COORDINATOR_PEER, Retire(2))
+    bench.after = after
+    bench.prepare()
+    for by in (AP4, AP6):
+        bench.tell(by, Mark(3))
+    return bench
+
+
+def test_a_group_may_come_back_while_it_is_being_swept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies have the versions that are still here, and of one subscription there is none any more."""
+    bench = sweeping(monkeypatch, view(3, access_points=(4, 6), exit_points=(0, 2)))
+    first = len(STAYS) + 1
+    copies = [change(number, one) for number, one in enumerate(MOVES[:-1], start=first)]
+    bench.tell(M1, GroupCopy(3, copies))
+    bench.change(change(90, MOVES[1], None), epoch=2, by=AP6)
+    assert bench.drain() == [Send(M1, GroupsTaken(3, len(copies))), Again()]
+    assert list(bench.machine._sweep) == [MOVES[-1]], "its turn has not come"
+    assert bench.hits(2) == set(STAYS)
+    assert bench.rest() == []
+    assert bench.hits(3, (0,)) == {*STAYS, *MOVES[:-1]} - {MOVES[1]}
+    bench.machine.index.check()
+
+
+def test_it_is_not_ready_before_the_sweep_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    after = view(3, access_points=(4, 6), exit_points=(0, 2, 3), matchers=(0, 1), owners=TWO.owners)
+    bench = sweeping(monkeypatch, after)
+    for _ in MOVES[1:]:
+        assert bench.drain() == [Again()]
+    assert bench.drain() == [Send(COORDINATOR_PEER, Ready(3, 0, 0))]
+    assert bench.machine.gauges()["subscriptions"] == len(STAYS)
+
+
 def test_a_leaver_ends_its_streams_and_goes_when_all_it_sent_is_taken() -> None:
     before, after = TWO, view(2, access_points=(4, 6), exit_points=(0, 2), matchers=(0,))
     bench = Bench(1, View(ONE.epoch, before.members, before.owners), after).prepare()
     assert len([one for one in bench.switch() if isinstance(one, Send) and isinstance(one.message, StreamEnd)]) == 4
-    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Flush()]
-    assert bench.rest() == [Send(COORDINATOR_PEER, Settled(2))]
+    assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2)), Flush()]
+    assert bench.rest() == []
 
 
 def test_counters_tell_what_was_copied() -> None:

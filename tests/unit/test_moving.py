@@ -47,7 +47,8 @@ class Side:
         self.slot = slot
         self.table = Table()
         self.applied: list[SubscriptionChange] = []
-        self.moving = Moving(slot, before, after, self.table, self.apply)
+        self.gone: set[int] = set()
+        self.moving = Moving(slot, before, after, self.table, self.gone, self.apply)
 
     def put(self, *subscriptions: int, change: int = 1, form: bytes = b"form") -> None:
         for subscription in subscriptions:
@@ -160,6 +161,37 @@ def test_what_is_removed_before_its_turn_is_not_copied() -> None:
     assert sorted(copied(source.all_steps())) == sorted(set(MOVES[:10]) - {MOVES[3]})
 
 
+def test_what_is_not_in_force_any_more_is_not_copied_and_holds_the_end_up_while_it_is_there() -> None:
+    source, target = Side(0), Side(1)
+    source.put(*MOVES[:10])
+    source.gone.update(MOVES[3:5])
+    target.gone.add(STAYS[0])
+    source.mark(4, 5)
+    target.mark(4, 5)
+    sent = source.all_steps()
+    assert sorted(copied(sent)) == sorted({*MOVES[:10]} - {*MOVES[3:5]})
+    assert not any(isinstance(message, GroupsEnd | Ready) for _, message in sent)
+    source.gone.clear()
+    end, ready = source.all_steps()
+    assert isinstance(end[1], GroupsEnd)
+    assert ready == (COORDINATOR_PEER, Ready(2, 0, 0))
+    for _, message in [*sent, end]:
+        (target.moving.ended if isinstance(message, GroupsEnd) else target.moving.arrived)(0, message)
+    assert [type(message) for _, message in target.all_steps()] == [GroupsTaken], "in the next view it may be its own"
+    target.gone.clear()
+    assert [type(message) for _, message in target.all_steps()] == [Ready]
+
+
+def test_a_step_is_shorter_by_what_else_was_done_in_it() -> None:
+    source = Side(0)
+    source.put(*MOVES[:1000])
+    source.mark(4, 5)
+    out, more = source.moving.step(module.STEP_US - 10 * module.SEND_US)
+    assert len(copied(messages(out))) == 10
+    assert more
+    assert source.moving.step(module.STEP_US) == ([], True)
+
+
 def test_no_more_than_the_window_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW_ENTRIES", 100)
     source = Side(0)
@@ -181,19 +213,18 @@ def test_no_more_than_the_window_is_on_its_way(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("size", [4, 5000])
 def test_a_step_has_a_bound_in_entries_sent_and_taken(size: int) -> None:
     form = bytes(size)
-    cost = size // module.BYTES_PER_US
     source, target = Side(0), Side(1)
     source.put(*MOVES[:3000], form=form)
     source.mark(4, 5)
     sent, more = source.step()
-    most = module.STEP_US // (module.SEND_US + cost) + 1
+    most = module.STEP_US // (module.SEND_US + size // module.SEND_BYTES_PER_US) + 1
     assert most - 1 <= len(copied(sent)) <= most
     assert more
     assert all(len(message.entries) <= module.CHUNK_ENTRIES for _, message in sent)
     entries = [change(1, subscription, form) for subscription in MOVES[:1000]]
     target.moving.arrived(0, GroupCopy(2, entries))
     answers, more = target.step()
-    most = module.STEP_US // (module.TAKE_US + cost) + 1
+    most = module.STEP_US // (module.TAKE_US + size // module.TAKE_BYTES_PER_US) + 1
     assert most - 1 <= len(target.applied) <= most
     assert answers == [(Peer(MATCHER, 0), GroupsTaken(2, len(target.applied)))]
     assert more
@@ -201,24 +232,24 @@ def test_a_step_has_a_bound_in_entries_sent_and_taken(size: int) -> None:
 
 def test_the_target_is_ready_when_all_marks_are_in_and_all_is_applied() -> None:
     source, target = Side(0), Side(1)
-    source.put(*MOVES[:150])
+    source.put(*MOVES[:250])
     source.mark(4, 5)
     sent = [message for peer, message in source.all_steps() if peer == Peer(MATCHER, 1)]
     for message in sent[:-1]:
         target.moving.arrived(0, message)
     target.mark(4)
     assert [type(message) for _, message in target.all_steps()] == [GroupsTaken, GroupsTaken]
-    assert len(target.applied) == 150
+    assert len(target.applied) == 250
     target.moving.ended(0, sent[-1])
     assert target.step() == ([], False), "a mark is missing"
     target.mark(5)
-    assert target.step() == ([(COORDINATOR_PEER, Ready(2, 150, 150 * 4))], False)
+    assert target.step() == ([(COORDINATOR_PEER, Ready(2, 250, 250 * 4))], False)
     assert target.step() == ([], False), "said once"
 
 
 def test_an_end_that_overtakes_the_work_is_waited_for() -> None:
     source, target = Side(0), Side(1)
-    source.put(*MOVES[:150])
+    source.put(*MOVES[:250])
     source.mark(4, 5)
     target.mark(4, 5)
     for peer, message in source.all_steps():
