@@ -189,7 +189,7 @@ class Transitions(Settings, frozen=True):
                         E-SilboPS paper, which parks subscriptions and publications, for comparison.
     wave_groups, wave_bytes: what one wave moves at most: key groups (of 4096), and bytes of their filters.
     slow_switch_ms:     a wave that takes longer from its decision until its markers, which travel behind the data, are
-                        through halves the next one: queues are long.
+                        through halves the next one and has it wait: queues are long. Otherwise it follows at once.
     start_timeout_ms:   until a process that is started has joined and has its lanes, code compiled if need be.
     prepare_timeout_ms: from the beginning of a view change to its decision; then it is aborted.
     move_clients_ms:    clients of a connection point that is to leave have so long to move; then they are disconnected.

@@ -173,10 +173,8 @@ class Steps:
         if not committed:
             self.go_on()  # to where a wish wants that came meanwhile
             return
-        # Not at once: between two waves the queues run empty.
-        self._due = True
-        if shared.memory.strategy != "waves" or not transition.groups:
-            self._due = False
+        self._due = self._waves.pause and shared.memory.strategy == "waves" and transition.groups > 0
+        if not self._due:
             self.go_on()
 
     def _enter(self, transition: Transition, *, committed: bool) -> None:

@@ -1,4 +1,9 @@
-"""How many key groups move in one view change: as many as the one before allows, and as their bytes allow."""
+"""How many key groups move in one view change, and how soon after the one before: as that one allows.
+
+A view change whose switch is slow, which is to say that its markers, which travel behind the data, took long to come
+through, is followed by one of half its size, and not at once: the queues run empty first. After a quick one the next
+follows at once, twice as large up to what is configured.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,15 @@ SMALLEST_WAVE = 8
 
 
 class Waves:
-    """Halves the wave after a slow switch and doubles it after a quick one. _groups: of the next one."""
+    """Looks at each view change that has come to its end. _groups: what the next one may move.
+
+    pause: whether the next one is to wait a little.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._groups = shared.settings.wave_groups
+        self.pause = False
 
     def begin(self) -> None:
         """A new wish: nothing is known of how its waves go."""
@@ -25,7 +34,8 @@ class Waves:
         """A view change has come to its end."""
         settings = self._shared.settings
         switch_ms = transition.phases.get(Phase.SWITCHING.value, 0)
-        if switch_ms > settings.slow_switch_ms:
+        self.pause = switch_ms > settings.slow_switch_ms
+        if self.pause:
             self._groups = max(self._groups // 2, SMALLEST_WAVE)
         else:
             self._groups = min(2 * self._groups, settings.wave_groups)

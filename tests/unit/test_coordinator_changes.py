@@ -161,16 +161,14 @@ def test_several_layers_change_in_one_operation_and_back(strategy: str) -> None:
     assert sorted(control.running) == [AP, CP, EP, M0], "all others are stopped"
 
 
-def test_waves_leave_time_between_each_other_and_are_as_large_as_allowed() -> None:
+def test_waves_follow_one_another_at_once_and_are_as_large_as_allowed() -> None:
     control = Control(layers()).serve()
     control.ask("scale", matchers=2)
     while not control.sent(Retire):
         control.answer()
     assert not control.machine._shared.memory.leaving
+    assert control.sent(Prepare).count(AP) == 1
     control.answer()
-    assert control.machine._shared.transition is None
-    assert control.sent(Prepare).count(AP) == 1, "the next wave comes with the next Tick"
-    control.pass_ms(50)
     assert control.sent(Prepare).count(AP) == 2
     control.settle()
     assert [step["groups"] for step in control.operation()["steps"]] == [1024, 1024]
@@ -205,6 +203,23 @@ def test_waves_get_smaller_when_the_switch_is_slow_and_larger_again() -> None:
     assert sizes[:3] == [1024, 512, 1024], "half of it after a switch of 150 ms"
     assert sum(sizes) == 2730
     assert control.operation()["state"] == "done"
+
+
+def test_after_a_slow_switch_there_is_time_before_the_next_wave() -> None:
+    control = Control(layers()).serve()
+    control.ask("scale", matchers=2)
+    while not control.sent(Commit):
+        control.answer()
+    control.pass_ms(150)
+    while not control.sent(Retire):
+        control.answer()
+    control.answer()
+    assert control.machine._shared.transition is None
+    assert control.sent(Prepare).count(AP) == 1, "the next wave comes with the next Tick"
+    control.pass_ms(50)
+    assert control.sent(Prepare).count(AP) == 2
+    control.settle()
+    assert [step["groups"] for step in control.operation()["steps"]] == [1024, 512, 512]
 
 
 def test_connection_points_are_left_out_when_their_clients_have_moved() -> None:
