@@ -184,12 +184,18 @@ async def carry_out(broker: Any, observed: Observed, strategy: str, timeout_s: f
         operation = status["operation"]
         assert operation["number"] == number, "somebody else scales this cluster"
         observed.operation = operation
-        observed.steps += [(now, step) for step in operation["steps"][len(observed.steps) :]]
+        observed.steps += [(now, step) for step in steps_over(operation)[len(observed.steps) :]]
         _note_parked(observed, status)
         if operation["state"] != "running" or now - observed.requested > timeout_s:
             observed.done = now
             return
         await asyncio.sleep(WATCH_S)
+
+
+def steps_over(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the view changes of an operation that are over; one is told of from its decision on."""
+    ends = {"retire", "abort"}
+    return [step for step in operation["steps"] if ends & step["phases_ms"].keys()]
 
 
 async def wait_before(broker: Any, generators: Generators, observed: Observed, seconds: float) -> None:

@@ -16,7 +16,7 @@ from bench.load import Log
 from bench.scaling_figures import Span
 from bench.scaling_load import Lives
 from bench.scaling_oracle import Arrived, Churned, Expected, Verdict
-from bench.scaling_run import Change, Observed, Traffic
+from bench.scaling_run import Change, Observed, Traffic, steps_over
 from cluster import parse
 
 PUBLISHERS = 3
@@ -115,6 +115,11 @@ def test_changes_seen_together_follow_each_other() -> None:
         Span(0, "prepare", 11.25, 11.5),
         Span(1, "copy", 11.5, 12.0),
     ]
+
+
+def test_a_change_counts_when_it_is_over_and_not_from_its_decision_on() -> None:
+    over = [step(prepare=5, copy=70, switch=8, retire=0), step(prepare=5, copy=9, abort=3)]
+    assert steps_over({"steps": [*over, step(prepare=4), step(prepare=4, copy=60, switch=7)]}) == over
 
 
 def test_a_change_that_never_began_is_all_start() -> None:
