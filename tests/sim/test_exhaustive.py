@@ -16,7 +16,7 @@ CATCHES = {
     "dual-write-ends-at-switch": ("small-subscribe", 5_000),
     "confirmed-by-one-owner": ("small-subscribe", 25_000),
     "swap-on-the-first-marker": ("small-unsubscribe", 1_000),
-    "release-by-completion": ("small-order", 5_000),
+    "release-by-completion": ("small-order", 15_000),
 }
 """A mutant -> the scope in which it is caught, and within how many executions."""
 

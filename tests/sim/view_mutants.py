@@ -175,7 +175,7 @@ def nothing_is_swept(replace: Replace) -> None:
     replace(Matcher, "_forget_next", lambda self, foreign: original(self, {}))
 
 
-@mutant("what is still to be swept out makes a copy of it that comes back outdated", seeds=300, scenario="matchers")
+@mutant("what is still to be swept out makes a copy of it that comes back outdated", seeds=80, scenario="matchers")
 def swept_still_counts(replace: Replace) -> None:
     original = Matcher._apply
 
@@ -187,7 +187,7 @@ def swept_still_counts(replace: Replace) -> None:
     replace(Matcher, "_apply", apply)
 
 
-@mutant("a matcher is ready before its sweep is through", seeds=300, scenario="matchers")
+@mutant("a matcher is ready before its sweep is through", seeds=0, scenario="matchers")
 def ready_before_the_sweep(replace: Replace) -> None:
     original = Moving._finish
 
@@ -199,7 +199,7 @@ def ready_before_the_sweep(replace: Replace) -> None:
     replace(Moving, "_finish", finish)
 
 
-@mutant("what is still to be swept out after a recovery is copied", seeds=300, scenario="crash_all")
+@mutant("what is still to be swept out after a recovery is copied", seeds=0, scenario="crash_all")
 def swept_is_copied(replace: Replace) -> None:
     original = Moving._walk
 
