@@ -305,7 +305,7 @@ def second_death_forgets_the_first(replace: Replace) -> None:
     replace(Recovery, "died", died)
 
 
-@mutant("the coordinator's next life does not know who had died", seeds=40, scenario="crash_all")
+@mutant("the coordinator's next life does not know who had died", seeds=120, scenario="crash_all")
 def replaced_not_remembered(replace: Replace) -> None:
     original = Shared.remember
 

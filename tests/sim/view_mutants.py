@@ -350,7 +350,7 @@ def release_by_arrival(replace: Replace) -> None:
     replace(ExitPoint, "_open", lambda self, key: True)
 
 
-@mutant("with new access points, each stream waits for its own former one only", seeds=20, scenario="access_points")
+@mutant("with new access points, each stream waits for its own former one only", seeds=140, scenario="access_points")
 def gate_by_access_point(replace: Replace) -> None:
     def opened(self: ExitPoint, key: tuple[int, int]) -> bool:
         epoch, access_point = key
