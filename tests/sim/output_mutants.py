@@ -16,7 +16,7 @@ from cluster.written import Written
 from tests.sim.mutants import Replace, mutant
 
 
-@mutant("after a recovery what is written already is written again", seeds=10, scenario="output")
+@mutant("after a recovery what is written already is written again", seeds=40, scenario="output")
 def written_again(replace: Replace) -> None:
     replace(Written, "learn", lambda *_: None)
 
@@ -32,7 +32,7 @@ def written_late(replace: Replace) -> None:
     replace(ExitPoint, "handle", handle)
 
 
-@mutant("stored is acknowledged without waiting for the disk", seeds=10, scenario="output_still")
+@mutant("stored is acknowledged without waiting for the disk", seeds=40, scenario="output_still")
 def stored_early(replace: Replace) -> None:
     def wait(self: Written, number: int, waiting: Any, sequences: list[int]) -> None:
         waiting[2].waits -= 1
@@ -61,7 +61,7 @@ def looked_up_early(replace: Replace) -> None:
     replace(ExitPoint, "_received", look)
 
 
-@mutant("an exit point knows only what it has written itself", seeds=15, scenario="output")
+@mutant("an exit point knows only what it has written itself", seeds=40, scenario="output")
 def marks_of_own_slot(replace: Replace) -> None:
     original = Written.learn
 
