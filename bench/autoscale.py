@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--after", type=float, default=2.0, help="seconds that it is watched after the last publication"
     )
+    parser.add_argument("--until-shrunk", action="store_true", help="and no longer than until it is below its largest")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")

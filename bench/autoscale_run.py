@@ -27,9 +27,11 @@ from bench.process import run, wait_until
 from bench.scaling_figures import Floats
 from bench.scaling_oracle import Arrived, Expected, arrived, expect, notifications_due
 from bench.workers import Workers
+from cluster.admin import Admin
 from cluster.config import ClientPort, Config, Metrics, load_config
 
 DISTINCT = 2000
+LOOK_S = 0.5
 LEAST_INTERVAL_S = 0.25
 """Least interval of metrics and evaluations, however much a policy is quickened."""
 
@@ -151,6 +153,23 @@ def sizes_over_time(
     return found
 
 
+def has_shrunk(sizes: Sequence[tuple[float, dict[str, int]]]) -> bool:
+    """Tell whether there are fewer slices at the end than there once were."""
+    return sum(sizes[-1][1].values()) < max(sum(one.values()) for _, one in sizes)
+
+
+async def watch(admin: Admin, options: argparse.Namespace, begin: float, initial: dict[str, int]) -> None:
+    """Return after options.after seconds; earlier, with --until-shrunk, when it has shrunk and changes no more."""
+    until = time.monotonic() + options.after
+    while (left := until - time.monotonic()) > 0:
+        if options.until_shrunk:
+            operations = await admin.transitions()
+            over = all(one["state"] != "running" for one in operations)
+            if over and has_shrunk(sizes_over_time(begin, initial, operations)):
+                return
+        await asyncio.sleep(min(left, LOOK_S))
+
+
 def configuration(options: argparse.Namespace, directory: str, policy: Path) -> Config:
     """Return that of --config, or one slice a layer, with what a benchmark needs: any free ports of loopback, a data
     directory of its own, a Ray of its own unless --on-ray, the policy as it is run, and no limit of subscriptions.
@@ -196,7 +215,7 @@ async def drive(options: argparse.Namespace, material: Material, policy_path: Pa
                 logs: list[Log] = await workers.receive("subscribers")
                 wrong += await workers.receive("subscribers")
                 workers.send("publisher", None)
-                await asyncio.sleep(options.after)
+                await watch(broker.admin, options, begin, initial)
                 end = time.monotonic()
                 operations = await broker.admin.transitions()
                 explained = await broker.admin.autoscaler("explain", count=KEPT)

@@ -12,6 +12,8 @@ prepare_environment()  # before any test's module imports Ray
 
 TOGETHER = ("live", "spark")
 """Folders of tests that start clusters on Ray, or Sparks: one at a time."""
+LAST = "tests/live/test_prometheus.py"
+"""It waits more than it works: it is for the process that is done first, whatever the other one does."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -22,16 +24,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that nobody waits for it alone at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/live/"))
+    items.sort(key=lambda item: (item.nodeid.startswith(LAST), not item.nodeid.startswith("tests/live/")))
 
 
 class Spread(LoadScopeScheduling):
-    """Each file is run by one process, and each folder of TOGETHER, in the order in which they are found."""
+    """Each file is run by one process, and each folder of TOGETHER but for LAST, in the order in which they are found."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.split("/")[1]
-        return folder if folder in TOGETHER else file
+        return folder if folder in TOGETHER and file != LAST else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spread:

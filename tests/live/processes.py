@@ -1,30 +1,46 @@
-"""`kittiwake up` as a process, and what can be seen of it from outside: output, tree of processes, status."""
+"""Processes as the live tests start them, above all `kittiwake up`, and what can be seen of them from outside."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.process import started_at
+from cluster.config import Timing
 
-COMMAND = [sys.executable, "-c", "from actors.cli import main; main()"]
-START_S = 120.0
-STOP_S = 60.0
+COMMAND = [str(Path(sys.executable).with_name("kittiwake"))]
+PATIENCE_S = 120.0
+"""How long a test waits for what takes seconds on a quiet machine. It is no claim of speed."""
+BENCHMARK_S = 300.0
+PATIENT = Timing(role_lost_ms=10_000)
+"""A machine that runs other tests as well may let a process wait. Those that die are told of at once all the same."""
+TAIL = 5000
+"""How much of each output a failure shows, from its end, in characters."""
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float, what: str) -> None:
-    """Poll until the condition holds; fail with `what` after the time, which is generous and no claim of speed."""
-    deadline = time.monotonic() + timeout_s
+def wait_for(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+    """Poll until the condition holds; fail with `what` after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"after {timeout_s:g} s: {what}"
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {PATIENCE_S:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    """Tell whether there is such a process, and it is no zombie."""
+    return started_at(pid) is not None
 
 
 def parent(pid: int) -> int:
@@ -53,15 +69,56 @@ def tree(pid: int) -> dict[int, str]:
     return found
 
 
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a process of ours with all its descendants, if it still runs."""
+    if process.poll() is None:
+        family = tree(process.pid)
+        process.kill()
+        process.wait()
+        _kill(family)
+
+
+def _kill(family: Mapping[int, str]) -> None:
+    for pid, start in family.items():
+        if started_at(pid) == start:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def printed(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout_s: float = BENCHMARK_S
+) -> str:
+    """Run a command to its end and return what it printed.
+
+    When its exit status is not 0, or it takes too long (then it is killed, with its descendants), the test fails with
+    the end of all that it has said.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment)
+        try:
+            ended = f"exit status {process.wait(timeout_s)}"
+        except subprocess.TimeoutExpired:
+            ended = f"not ended within {timeout_s:g} s"
+        finally:
+            end(process)
+        for file in (out, err):
+            file.seek(0)
+        text = out.read()
+        tails = f"stdout:\n{text[-TAIL:]}\nstderr:\n{err.read()[-TAIL:]}"
+    assert ended == "exit status 0", f"{' '.join(command)}\n{ended}\n{tails}"
+    return text
+
+
 class Up:
-    """A cluster that runs as `kittiwake up --config`. endpoints: as it printed them."""
+    """A cluster that runs as `kittiwake up --config`, as PATIENT as others. endpoints: as it printed them."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self.config_path = directory / "config.yaml"
+        timing = {"role_lost_ms": PATIENT.role_lost_ms, **config.pop("timing", {})}
         # JSON is YAML.
-        self.config_path.write_text(json.dumps({"data_directory": str(directory / "data"), **config}))
+        self.config_path.write_text(json.dumps({"data_directory": str(directory / "data"), "timing": timing, **config}))
         self.process: subprocess.Popen[bytes] | None = None
         self.family: dict[int, str] = {}
 
@@ -83,7 +140,7 @@ class Up:
     def start(self) -> Up:
         """Start it and wait until it is up."""
         self.begin()
-        wait_for(lambda: "kittiwake: up" in self.stderr or self.ended, START_S, "it is not up")
+        wait_for(lambda: "kittiwake: up" in self.stderr or self.ended, lambda: f"not up: {self.stderr[-TAIL:]}")
         assert not self.ended, f"it ended: {self.stderr}"
         assert self.process is not None
         self.family = tree(self.process.pid)
@@ -106,7 +163,8 @@ class Up:
         assert self.process is not None
         self.family |= tree(self.process.pid)
         self.process.send_signal(number)
-        return self.process.wait(STOP_S)
+        wait_for(lambda: self.ended, lambda: f"it does not end: {self.stderr[-TAIL:]}")
+        return int(self.process.returncode)
 
     def left_over(self) -> list[str]:
         """Return the command lines of processes of its tree that still run."""
@@ -123,7 +181,7 @@ class Up:
 
     def assert_gone(self) -> None:
         """Every process of its tree ends, soon."""
-        wait_for(lambda: not self.left_over(), 20.0, f"still running: {self.left_over()}")
+        wait_for(lambda: not self.left_over(), lambda: f"still running: {self.left_over()}")
 
     def status(self) -> tuple[int, dict[str, Any]]:
         """Run `kittiwake status --json`; return its exit code and the document ({} without one)."""
@@ -131,21 +189,26 @@ class Up:
             [*COMMAND, "status", "--config", str(self.config_path), "--json"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else {}
+
+    def kill(self) -> None:
+        """Kill all of it at once, as when the power fails: every process of its tree, and wait until they are gone."""
+        assert self.process is not None
+        self.family |= tree(self.process.pid)
+        self.process.kill()
+        _kill(self.family)
+        self.process.wait()
+        self.assert_gone()
 
     def kill_everything(self) -> None:
         """For a test that failed: end what is left of our own tree, by pid."""
         if self.process is not None and self.process.poll() is None:
             self.family |= tree(self.process.pid)
             self.process.send_signal(signal.SIGINT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        for pid, start in self.family.items():
-            if started_at(pid) == start:
-                os.kill(pid, signal.SIGKILL)
+            end(self.process)
+        _kill(self.family)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,19 +16,12 @@ from configs.grafana.asking import Prometheus, PrometheusError
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRAM = shutil.which("prometheus")
 SCRAPE_S = 1
-START_S = 60.0
-
-
-def any_port() -> int:
-    """Return a port of loopback that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+START_S = 120.0
 
 
 @contextmanager
-def prometheus(directory: Path, metrics_port: int) -> Iterator[Prometheus]:
-    """Run Prometheus with configs/prometheus.yml, which finds the cluster at this port; end it afterwards."""
+def prometheus(directory: Path, port: int, metrics_port: int) -> Iterator[Prometheus]:
+    """Run Prometheus with configs/prometheus.yml, which finds the cluster at metrics_port; end it afterwards."""
     assert PROGRAM is not None
     document = yaml.safe_load((CONFIGS / "prometheus.yml").read_text(encoding="utf-8"))
     document["global"] = {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": "1s"}
@@ -41,7 +33,7 @@ def prometheus(directory: Path, metrics_port: int) -> Iterator[Prometheus]:
     document["scrape_configs"] = [job]
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "prometheus.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    address = f"127.0.0.1:{any_port()}"
+    address = f"127.0.0.1:{port}"
     command = [
         PROGRAM,
         f"--config.file={directory / 'prometheus.yml'}",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from tests.live.processes import printed
+
 pytestmark = pytest.mark.live
 
 
 def figures_of(name: str, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"bench.{name}", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    figures: dict[str, Any] = json.loads(done.stdout)
+    figures: dict[str, Any] = json.loads(printed([sys.executable, "-m", f"bench.{name}", *arguments, "--json"]))
     assert figures["lost_roles"] == 0
     assert (figures["lost"], figures["doubled"]) == (0, 0)
     return figures
@@ -51,9 +49,7 @@ def test_a_small_herd_comes_back_whole() -> None:
 def test_what_writing_costs_a_running_exit_point_is_measured() -> None:
     command = [sys.executable, "-m", "bench.spark_exit_point", "--rate", "500", "--seconds", "1", "--warm-up-s", "0.5"]
     more = ["--stored-rate", "200", "--stored-s", "1"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    figures = json.loads(done.stdout.splitlines()[-1])
+    figures = json.loads(printed([*command, *more]).splitlines()[-1])
     assert (figures["rows"], figures["lost"], figures["doubled"]) == (250 + 500 + 200, 0, 0)
     assert 0 < figures["stored_ack_ms"]["p50"] <= figures["stored_ack_ms"]["p99"] <= figures["stored_ack_ms"]["max"]
     assert set(figures["exit_point_cpu_share"]) == {"off", "on"}

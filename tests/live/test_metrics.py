@@ -15,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from actors.discovery import FILE_NAME
 from actors.launch import Broker, launch
-from cluster.config import ClientPort, Config, Layers, Metrics
+from cluster.config import ClientPort, Config, Metrics
 from cluster.messages import DATA_LAYERS
 from cluster.metrics import AUTOSCALER, METRICS, OUTPUT, Kind
-from tests.live.test_recovery import member, strike
+from tests.live.processes import PATIENCE_S, PATIENT
+from tests.live.test_recovery import TWO, member, strike
 from tests.live.traffic import traffic
 
 pytestmark = [
@@ -28,7 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-TWO = Layers(connection_points=2, access_points=2, matchers=2, exit_points=2)
 SERIES_MOST = 1000
 """Of one family, over the whole cluster."""
 NAMES = {metric.name: metric for metric in METRICS}
@@ -38,7 +38,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 def get(address: str, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE_S) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -89,7 +89,7 @@ def check_books(samples: Samples) -> None:
 
 async def found(path: Path, wanted: Mapping[str, bool], former: str = "") -> dict[str, str]:
     """Wait until these instances are there, or not; none of them at the former address."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             now = targets(path.read_text())
             if all((name in now) == there for name, there in wanted.items()) and former not in now.values():
@@ -100,7 +100,7 @@ async def found(path: Path, wanted: Mapping[str, bool], former: str = "") -> dic
 async def settled(addresses: Iterable[str]) -> list[Samples]:
     """Scrape until nothing is underway any more."""
     addresses = list(addresses)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             scrapes = await scrape(addresses)
             if not total(scrapes, "publications_in_flight"):
@@ -112,7 +112,7 @@ async def check_found_alike(broker: Broker, path: Path) -> dict[str, str]:
     """Discovery by file and by HTTP say the same, and the status as well; return it."""
     status = await broker.status()
     by_http = targets(await asyncio.to_thread(get, status["metrics_address"], "/targets"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (by_file := targets(path.read_text())) != by_http:
             await asyncio.sleep(0.05)  # the file is looked after a few times a second
     assert by_file["coordinator"] == status["metrics_address"]
@@ -127,6 +127,7 @@ def test_every_slice_is_found_and_scraped_and_its_books_hold(tmp_path: Path) -> 
             data_directory=str(tmp_path),
             client_port=ClientPort(port=0),
             layers=TWO,
+            timing=PATIENT,
             metrics=Metrics(port=0, interval_ms=200),
         )
         path = tmp_path / FILE_NAME
@@ -185,7 +186,7 @@ def test_every_slice_is_found_and_scraped_and_its_books_hold(tmp_path: Path) -> 
             former = known["coordinator"]
             os.kill((await broker.status())["coordinator"]["pid"], signal.SIGKILL)
             await found(path, dict.fromkeys(known, True), former)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await broker.status())["state"] != "serving":
                     await asyncio.sleep(0.1)
             assert (await member(broker, "matcher", 1))["metrics_address"] == known["matcher-1"]

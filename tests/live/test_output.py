@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from actors.launch import Broker, launch
+from bench.process import free_ports
 from cluster import connect
-from cluster.config import OutputSettings
+from cluster.config import ClientPort, Config, OutputSettings
 from cluster.output.reader import SlotRange, open_log
 from cluster.output.rows import attributes_of
-from tests.live.processes import COMMAND, Up, tree
-from tests.live.test_cluster import FILTERS
-from tests.live.test_recovery import configuration, strike
-from tests.live.traffic import Traffic, traffic
+from tests.live.processes import COMMAND, PATIENCE_S, PATIENT, Up, printed
+from tests.live.test_recovery import TWO, strike
+from tests.live.traffic import FILTERS, Traffic, traffic
 
 pytestmark = [
     pytest.mark.live,
@@ -34,8 +31,7 @@ pytestmark = [
 
 def rows_in(place: Path) -> list[dict[str, Any]]:
     """Return all rows, after `kittiwake output verify` has found nothing wrong."""
-    done = subprocess.run([*COMMAND, "output", "verify", str(place)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed([*COMMAND, "output", "verify", str(place)])
     log = open_log(place)
     return [
         row
@@ -56,7 +52,14 @@ async def write_stored(broker: Broker, made: Traffic, acknowledged: list[int], e
 
 
 def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(configuration(tmp_path), output=OutputSettings(path="output", segment_age_s=0.5))
+    config = Config(
+        name="output",
+        data_directory=str(tmp_path),
+        client_port=ClientPort(port=0),
+        layers=TWO,
+        timing=PATIENT,
+        output=OutputSettings(path="output", segment_age_s=0.5),
+    )
     place = tmp_path / "output"
     kept: list[Traffic] = []
     acknowledged: list[int] = []
@@ -68,7 +71,7 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
             careful = asyncio.create_task(write_stored(broker, made, acknowledged, enough))
             for slot in (0, 1, 0):
                 before = len(acknowledged)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(acknowledged) < before + 20:
                         await asyncio.sleep(0.02)
                 await strike(broker, "exit_point", slot)
@@ -93,25 +96,27 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_cluster_that_is_killed_leaves_nothing_unread(tmp_path: Path) -> None:
-    """Of an exit point that dies at the end the rows are sealed by `up`, of a whole cluster that dies by who reads."""
-    up = Up(tmp_path, client_port={"port": 0}, output={"path": str(tmp_path / "output"), "segment_age_s": 3600})
+def test_what_is_killed_leaves_nothing_unread_and_goes_on(tmp_path: Path) -> None:
+    """Of an exit point that dies at the end the rows are sealed by `up`, of a whole cluster that dies by who reads; and
+    where everything was killed, with Ray, `up` goes on.
+    """
+    output = {"path": str(tmp_path / "output"), "segment_age_s": 3600}
+    up = Up(tmp_path, name="power", client_port={"port": free_ports(1)}, output=output)
     place = tmp_path / "output"
 
-    async def publish(endpoint: str, first: int) -> None:
+    async def publish(first: int) -> None:
+        endpoint = up.endpoints[0]
         async with connect(endpoint, client_id="reader") as reader, connect(endpoint, client_id=f"p{first}") as client:
             await reader.subscribe("exists n")
             await client.publish_many(({"n": number} for number in range(first, first + 300)), ack="stored")
 
     def written() -> list[int]:
-        done = subprocess.run(
-            [*COMMAND, "output", "tail", "-n", "1000", str(place)], capture_output=True, text=True, check=True
-        )
-        return sorted(json.loads(line)["attributes"]["n"] for line in done.stdout.splitlines())
+        lines = printed([*COMMAND, "output", "tail", "-n", "1000", str(place)]).splitlines()
+        return sorted(json.loads(line)["attributes"]["n"] for line in lines)
 
     try:
         up.start()
-        asyncio.run(publish(up.endpoints[0], 0))
+        asyncio.run(publish(0))
         _, status = up.status()
         (exit_point,) = (row["pid"] for row in status["members"] if row["layer"] == "exit_point")
         os.kill(exit_point, signal.SIGKILL)
@@ -120,14 +125,17 @@ def test_a_cluster_that_is_killed_leaves_nothing_unread(tmp_path: Path) -> None:
         assert [each for slot, each in open_log(place).slots().items()] == [SlotRange(0, 300)], "`up` has sealed all"
 
         up.start()
-        asyncio.run(publish(up.endpoints[0], 300))
-        assert up.process is not None
-        up.family |= tree(up.process.pid)
-        for pid in (up.process.pid, *up.family):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        up.process.wait()
-        up.assert_gone()
+        endpoints, (_, before) = up.endpoints, up.status()
+        asyncio.run(publish(300))
+        up.kill()
         assert written() == list(range(600))
+
+        up.start()
+        code, after = up.status()
+        assert (code, up.endpoints) == (0, endpoints)
+        assert after["epoch"] > before["epoch"]
+        assert [row["incarnation"] for row in after["members"]] > [row["incarnation"] for row in before["members"]]
+        assert up.stop(signal.SIGTERM) == 0
+        up.assert_gone()
     finally:
         up.kill_everything()

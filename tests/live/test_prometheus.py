@@ -19,11 +19,13 @@ import yaml
 from actors.commands.top import look
 from actors.commands.top_view import screen
 from actors.launch import Broker, launch
-from cluster.config import ClientPort, Config, Metrics, OutputSettings, Timing, Transitions
+from bench.process import free_ports
+from cluster.config import ClientPort, Config, Metrics, OutputSettings, Transitions
 from cluster.metrics import OUTPUT
 from configs.grafana import render
 from configs.grafana.asking import Prometheus, Series
-from tests.live.prometheus_server import CONFIGS, PROGRAM, SCRAPE_S, any_port, prometheus
+from tests.live.processes import PATIENCE_S, PATIENT
+from tests.live.prometheus_server import CONFIGS, PROGRAM, SCRAPE_S, prometheus
 from tests.live.traffic import traffic
 from tests.queries import selectors
 from tests.unit.test_rules import ALERTS, RECORDED, rules
@@ -40,7 +42,6 @@ NAME = "watched"
 NOT_HERE = {"kittiwake_efficiency", "kittiwake_karp_flatt"}
 """This cluster does not run for so long that the autoscaler's model is sure to say what it has learned: it may be that
 nothing exports these. As soon as something does, there must be data."""
-PATIENCE_S = 60.0
 
 T = TypeVar("T")
 
@@ -125,18 +126,18 @@ def policy(directory: Path) -> str:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, render.Window]]:
     """A Prometheus that has seen what the module's head says, and the time of it; the cluster is gone."""
     directory = tmp_path_factory.mktemp("watched")
-    port = any_port()
+    port = free_ports(2)
     config = Config(
         name=NAME,
         data_directory=str(directory / "data"),
         client_port=ClientPort(port=0),
         metrics=Metrics(port=port),
         transitions=Transitions(wave_groups=256),
-        timing=Timing(role_lost_ms=10_000),
+        timing=PATIENT,
         autoscaler=policy(directory),
         output=OutputSettings(path="output", segment_age_s=0.5),
     )
-    with prometheus(directory / "prometheus", port) as server:
+    with prometheus(directory / "prometheus", port + 1, port) as server:
         start_s = time.time()
 
         def window() -> render.Window:

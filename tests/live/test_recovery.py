@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from actors.launch import Broker, launch
-from bench.process import free_ports
-from cluster.config import ClientPort, Config, Layers, RaySettings
+from actors.launch import Broker, launch, read_status
+from cluster.config import ClientPort, Config, Layers, Timing
 from cluster.errors import KittiwakeError
-from tests.live.processes import Up, parent
-from tests.live.test_cluster import lives
+from tests.live.lasting import Lasting, lasting
+from tests.live.processes import PATIENCE_S, lives, wait_for
 from tests.live.traffic import traffic
 
 pytestmark = [
@@ -29,8 +27,9 @@ pytestmark = [
 TWO = Layers(connection_points=2, access_points=2, matchers=2, exit_points=2)
 
 
-def configuration(directory: Path) -> Config:
-    return Config(name="recovery", data_directory=str(directory), client_port=ClientPort(port=0), layers=TWO)
+KILLED = (("matcher", 0), ("access_point", 1), ("exit_point", 0))
+STOPPED = (("exit_point", 1), ("access_point", 0), ("matcher", 1))
+"""Who dies of which signal: each slice of these layers once."""
 
 
 async def member(broker: Broker, layer: str, slot: int) -> dict[str, Any]:
@@ -41,7 +40,7 @@ async def member(broker: Broker, layer: str, slot: int) -> dict[str, Any]:
 
 async def back(broker: Broker, layer: str, slot: int, former: dict[str, Any]) -> None:
     """Wait until another incarnation of the slot serves."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 status = await broker.status()
@@ -63,121 +62,74 @@ async def strike(broker: Broker, layer: str, slot: int, number: int = signal.SIG
     assert not lives(former["pid"]), "of a slot two processes are alive"
 
 
-def raylet_of(node: Any) -> int:
-    """Return the pid of a node's raylet."""
-    (process,) = node.all_processes["raylet"]
-    return int(process.process.pid)
-
-
-def test_any_role_may_die(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with launch(configuration(tmp_path)) as broker:
-            async with traffic(broker) as made:
-                for layer in ("matcher", "access_point", "exit_point"):
-                    for slot in (0, 1):
-                        trips = made.round_trips
-                        await strike(broker, layer, slot)
-                        async with asyncio.timeout(30):
-                            while made.round_trips < trips + 3:
-                                await asyncio.sleep(0.02)
-            async with traffic(broker, publish_at=1):
-                await strike(broker, "connection_point", 1)
-            status = await broker.status()
-            assert status["recovered"] == 7
-            async with traffic(broker):  # the connection point is where it was
-                operation = await broker.admin.scale(matchers=3, timeout_s=60)
-                assert operation["state"] == "done"
-
-    asyncio.run(story())
-
-
-def test_a_stopped_process_is_replaced_and_changes_nothing_any_more(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with launch(configuration(tmp_path)) as broker, traffic(broker):
-            for layer in ("exit_point", "access_point", "matcher"):
-                await strike(broker, layer, 1, signal.SIGSTOP)
-
-    asyncio.run(story())
-
-
-def test_a_node_that_is_lost_is_made_up_for_on_the_others(raylets: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
     config = Config(
-        name="node-loss",
-        data_directory=str(tmp_path),
+        name="recovery",
+        data_directory=str(tmp_path_factory.mktemp("recovery")),
         client_port=ClientPort(port=0),
         layers=TWO,
-        ray=RaySettings(address=raylets.address, lane_host="127.0.0.1", cpus_per_role=0.1),
+        timing=Timing(role_lost_ms=4_000),  # one that is stopped is waited for so long
     )
+    with lasting(config) as made:
+        yield made
+
+
+def test_any_role_may_die(live: Lasting) -> None:
+    broker = live.broker
 
     async def story() -> None:
-        async with launch(config) as broker:
-            rows = (await broker.status())["members"]
-            doors = {parent(row["pid"]) for row in rows if row["layer"] == "connection_point" and row["slot"] == 0}
-            lost = next(
-                node
-                for node in raylets.list_all_nodes()
-                if node is not raylets.head_node and raylet_of(node) not in doors
-            )
-            lost_pid = raylet_of(lost)
-            gone = [row for row in rows if parent(row["pid"]) == lost_pid]
-            assert gone, "nothing runs on a node"
-            others = any(row["layer"] == "connection_point" for row in gone)
-            async with traffic(broker, publish_at=1 if others else 0):
-                await asyncio.to_thread(raylets.remove_node, lost, allow_graceful=False)
-                for row in gone:
-                    await back(broker, row["layer"], row["slot"], row)
-            for row in (await broker.status())["members"]:  # `back` has seen a coordinator
-                assert parent(row["pid"]) != lost_pid
+        before = (await broker.status())["recovered"]
+        async with traffic(broker) as made:
+            for layer, slot in KILLED:
+                trips = made.round_trips
+                await strike(broker, layer, slot)
+                async with asyncio.timeout(PATIENCE_S):
+                    while made.round_trips < trips + 3:
+                        await asyncio.sleep(0.02)
+        async with traffic(broker, publish_at=1):
+            await strike(broker, "connection_point", 1)
+        status = await broker.status()
+        assert status["recovered"] == before + 4
+        assert status["recoveries"][-1]["replaced"] == ["connection_point 1"]
+        async with traffic(broker):  # the connection point is where it was
+            operation = await broker.admin.scale(matchers=3, timeout_s=PATIENCE_S)
+            assert operation["state"] == "done"
 
-    asyncio.run(story())
+    live.run(story())
 
 
-def test_a_cluster_that_was_killed_comes_back_with_its_view(tmp_path: Path) -> None:
-    config = configuration(tmp_path)
+def test_a_stopped_process_is_replaced_and_changes_nothing_any_more(live: Lasting) -> None:
+    async def story() -> None:
+        async with traffic(live.broker):
+            for layer, slot in STOPPED:
+                await strike(live.broker, layer, slot, signal.SIGSTOP)
 
-    async def first() -> int:
-        async with launch(config) as broker:
-            assert (await broker.admin.scale(matchers=3, timeout_s=60))["state"] == "done"
-            for row in (await broker.status())["members"]:
-                os.kill(row["pid"], signal.SIGKILL)
-            return int((await broker.status())["epoch"])
+    live.run(story())
 
-    async def second(epoch: int) -> None:
-        async with launch(config) as broker:
+
+def test_a_cluster_that_was_killed_comes_back_with_its_view(live: Lasting) -> None:
+    """The last test: it ends the cluster that the others use, and starts the next one."""
+
+    async def kill() -> tuple[int, list[int]]:
+        assert (await live.broker.admin.scale(matchers=1, timeout_s=PATIENCE_S))["state"] == "done"
+        pids = [row["pid"] for row in (await live.broker.status())["members"]]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return int((await live.broker.status())["epoch"]), pids
+
+    async def come_back(epoch: int) -> list[int]:
+        async with launch(live.config) as broker:
             status = await broker.status()
             assert status["epoch"] > epoch
-            assert sum(row["layer"] == "matcher" for row in status["members"]) == 3
+            assert sum(row["layer"] == "matcher" for row in status["members"]) == 1
             async with traffic(broker):
                 await asyncio.sleep(0.5)
+            return [row["pid"] for row in (await broker.status())["members"]]
 
-    asyncio.run(second(asyncio.run(first())))
-
-
-def test_everything_is_killed_with_ray_and_up_goes_on(tmp_path: Path) -> None:
-    def begin() -> Up:
-        layers = {"connection_points": 1, "access_points": 1, "matchers": 2, "exit_points": 1}
-        return Up(tmp_path, name="power", layers=layers, client_port={"port": port})
-
-    port = free_ports(1)
-    first = begin()
-    second = None
-    try:
-        first.start()
-        _, before = first.status()
-        assert first.process is not None
-        for pid in (first.process.pid, *first.family):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        first.process.wait()
-        first.assert_gone()
-        second = begin().start()
-        code, after = second.status()
-        assert code == 0
-        assert after["epoch"] > before["epoch"]
-        assert [row["incarnation"] for row in after["members"]] > [row["incarnation"] for row in before["members"]]
-        assert second.stop(signal.SIGTERM) == 0
-        second.assert_gone()
-    finally:
-        for up in (first, second):
-            if up is not None:
-                up.kill_everything()
+    epoch, killed = live.run(kill())
+    live.end()
+    started = live.run(come_back(epoch))
+    wait_for(lambda: not any(map(lives, [*killed, *started])), "processes were left behind")
+    with pytest.raises(KittiwakeError, match="no cluster 'recovery' runs here"):
+        live.run(read_status(live.config))

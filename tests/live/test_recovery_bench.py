@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from bench.recovery_faults import ROLES
+from tests.live.processes import printed
 
 pytestmark = pytest.mark.live
 
@@ -18,9 +18,7 @@ SMALL += ["--spares", "1"]
 
 def test_a_small_run_loses_nothing_and_its_faults_happen() -> None:
     command = [sys.executable, "-m", "bench.recovery", "--role", "all", "--kills", "5", *SMALL, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    figures = json.loads(done.stdout)
+    figures = json.loads(printed(command))
     assert (figures["kills"], figures["not_happened"], figures["replaced"]) == (5, 0, 5)
     assert [fault["role"] for fault in figures["faults"]] == list(ROLES)
     assert (figures["lost"], figures["doubled"], figures["out_of_order"], figures["oracle_differences"]) == (0, 0, 0, 0)

@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.asking import open_admin
-from actors.launch import Broker, launch
-from cluster.config import ClientPort, Config, RaySettings, Timing, Transitions
+from actors.launch import Broker
+from cluster.config import ClientPort, Config, Transitions
 from cluster.errors import KittiwakeError
-from tests.live.processes import parent, tree, wait_for
-from tests.live.test_cluster import lives
+from tests.live.lasting import Lasting, lasting
+from tests.live.processes import PATIENCE_S, PATIENT, lives, tree
 from tests.live.traffic import traffic
 
 pytestmark = [
@@ -28,12 +28,11 @@ pytestmark = [
 ]
 
 WAVES = Transitions(wave_groups=256)  # a dozen for two newcomers; by default they are smaller
-PATIENT = Timing(role_lost_ms=10_000)  # a machine that runs other tests as well may let a process wait
 
 
 async def scale(broker: Broker, **wish: Any) -> dict[str, Any]:
     """Scale and return the operation, which must be done, with the fewest moves."""
-    operation = await broker.admin.scale(**wish, timeout_s=60)
+    operation = await broker.admin.scale(**wish, timeout_s=PATIENCE_S)
     assert operation["state"] == "done", operation["reason"]
     assert operation["groups_moved"] == operation["groups_minimum"]
     return operation
@@ -41,7 +40,7 @@ async def scale(broker: Broker, **wish: Any) -> dict[str, Any]:
 
 async def slots(broker: Broker, layer: str) -> list[int]:
     """Return the slots of a layer, once those that leave have left."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             members = (await broker.admin.status())["members"]
             if all(row["state"] == "serving" for row in members):
@@ -49,56 +48,8 @@ async def slots(broker: Broker, layer: str) -> list[int]:
             await asyncio.sleep(0.02)
 
 
-# On several nodes ----------------------------------------------------------------------------------------------------
-
-
-def test_on_three_nodes_of_a_ray_cluster(raylets: Any, tmp_path: Path) -> None:
-    config = Config(
-        name="nodes",
-        data_directory=str(tmp_path),
-        client_port=ClientPort(port=0),
-        transitions=WAVES,
-        timing=PATIENT,
-        ray=RaySettings(address=raylets.address, lane_host="127.0.0.1", cpus_per_role=0.2),
-    )
-
-    async def story() -> list[int]:
-        async with launch(config) as broker:
-            async with traffic(broker):
-                await scale(broker, matchers=2, exit_points=2, access_points=2)
-                members = (await broker.admin.status())["members"]
-                nodes = {parent(row["pid"]) for row in members}
-                await scale(broker, replace=[("matcher", 1)])
-                await scale(broker, matchers=1, exit_points=1, access_points=1)
-            assert len(members) == 7
-            assert len(nodes) == 3, "the slices are spread over the nodes"
-            return [row["pid"] for row in members]
-
-    pids = asyncio.run(story())
-    wait_for(lambda: not any(lives(pid) for pid in pids), 20, "processes were left behind on the nodes")
-
-
-# On one machine -----------------------------------------------------------------------------------------------------
-
-
-class Live:
-    """A cluster that lasts for all tests of this file, and the loop that it lives on."""
-
-    def __init__(self, runner: asyncio.Runner, config: Config, broker: Broker) -> None:
-        self._runner = runner
-        self.config = config
-        self.broker = broker
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        async def bounded() -> Any:
-            async with asyncio.timeout(90):
-                return await work
-
-        return self._runner.run(bounded())
-
-
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
     config = Config(
         name="scaling",
         data_directory=str(tmp_path_factory.mktemp("scaling")),
@@ -106,16 +57,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         transitions=WAVES,
         timing=PATIENT,
     )
-    with asyncio.Runner() as runner:
-        stack = contextlib.AsyncExitStack()
-        broker = runner.run(stack.enter_async_context(launch(config)))
-        try:
-            yield Live(runner, config, broker)
-        finally:
-            runner.run(stack.aclose())
+    with lasting(config) as made:
+        yield made
 
 
-def test_matchers_come_and_go(live: Live) -> None:
+def test_matchers_come_and_go(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             operation = await scale(live.broker, matchers=3)
@@ -127,7 +73,7 @@ def test_matchers_come_and_go(live: Live) -> None:
     live.run(story())
 
 
-def test_exit_points_come_and_go(live: Live) -> None:
+def test_exit_points_come_and_go(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             await scale(live.broker, exit_points=2)
@@ -139,7 +85,7 @@ def test_exit_points_come_and_go(live: Live) -> None:
     live.run(story())
 
 
-def test_access_points_come_and_go(live: Live) -> None:
+def test_access_points_come_and_go(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             await scale(live.broker, access_points=2)
@@ -151,7 +97,7 @@ def test_access_points_come_and_go(live: Live) -> None:
     live.run(story())
 
 
-def test_several_layers_at_once(live: Live) -> None:
+def test_several_layers_at_once(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             operation = await scale(live.broker, matchers=2, exit_points=2, access_points=2, strategy="all_at_once")
@@ -162,7 +108,7 @@ def test_several_layers_at_once(live: Live) -> None:
     live.run(story())
 
 
-def test_slices_are_replaced(live: Live) -> None:
+def test_slices_are_replaced(live: Lasting) -> None:
     async def story() -> None:
         before = {(row["layer"], row["slot"]): row["pid"] for row in (await live.broker.admin.status())["members"]}
         layers = ("access_point", "matcher", "exit_point")
@@ -170,24 +116,24 @@ def test_slices_are_replaced(live: Live) -> None:
             old = {layer: await slots(live.broker, layer) for layer in layers}
             for layer in layers:
                 (slot,) = old[layer]
-                operation = await open_admin(live.config).replace(layer, slot, timeout_s=60)
+                operation = await open_admin(live.config).replace(layer, slot, timeout_s=PATIENCE_S)
                 assert operation["state"] == "done"
                 assert operation["former"][layer] == [slot]
             for layer in layers:
                 (slot,) = await slots(live.broker, layer)
                 assert [slot] != old[layer]
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     while lives(before[layer, old[layer][0]]):
                         await asyncio.sleep(0.02)
 
     live.run(story())
 
 
-def test_a_later_wish_takes_over_and_an_abort_leaves_no_trace(live: Live) -> None:
+def test_a_later_wish_takes_over_and_an_abort_leaves_no_trace(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             before = await slots(live.broker, "matcher")
-            first = await live.broker.admin.scale(matchers=4, wait=False)
+            first = await live.broker.admin.scale(matchers=3, wait=False)
             later = await scale(live.broker, matchers=2)
             assert (await live.broker.admin.wait(first["number"]))["number"] == later["number"]
             await live.broker.admin.scale(matchers=3, wait=False)
@@ -215,7 +161,7 @@ def newcomer(known: set[int]) -> int | None:
     return next((pid for pid in tree(os.getpid()).keys() - known if is_actor(pid, "RoleActor")), None)
 
 
-def test_a_coordinator_that_is_killed_is_started_anew_and_goes_on(live: Live) -> None:
+def test_a_coordinator_that_is_killed_is_started_anew_and_goes_on(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             await scale(live.broker, matchers=2)
@@ -226,7 +172,7 @@ def test_a_coordinator_that_is_killed_is_started_anew_and_goes_on(live: Live) ->
                 await asyncio.sleep(0.005)
             os.kill(victim, signal.SIGKILL)
             operation = None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while operation is None or operation["state"] == "running":
                     await asyncio.sleep(0.05)
                     with contextlib.suppress(KittiwakeError):
@@ -239,13 +185,13 @@ def test_a_coordinator_that_is_killed_is_started_anew_and_goes_on(live: Live) ->
     live.run(story())
 
 
-def test_a_newcomer_that_is_killed_ends_the_operation_and_nothing_else(live: Live) -> None:
+def test_a_newcomer_that_is_killed_ends_the_operation_and_nothing_else(live: Lasting) -> None:
     async def story() -> None:
         async with traffic(live.broker):
             before = (await live.broker.admin.status())["epoch"]
             known = set(tree(os.getpid()))
-            scaling = asyncio.create_task(live.broker.admin.scale(matchers=2, timeout_s=60))
-            async with asyncio.timeout(30):
+            scaling = asyncio.create_task(live.broker.admin.scale(matchers=2, timeout_s=PATIENCE_S))
+            async with asyncio.timeout(PATIENCE_S):
                 while (victim := newcomer(known)) is None:
                     await asyncio.sleep(0.001)
             os.kill(victim, signal.SIGKILL)

@@ -15,8 +15,15 @@ from typing import Any
 
 from actors.launch import Broker
 from cluster import Client, Notification, connect, parse
-from tests.live.test_cluster import FILTERS
+from tests.live.processes import PATIENCE_S, Up
 
+FILTERS = [
+    "no2 > 60",
+    "no2 > 80 or o3 > 90",
+    'station starts_with "S1" and not (o3 < 50)',
+    "(o3 > 20) is not true",
+    "lat between 40.40 and 40.42",
+]
 PUBLISHERS = 3
 SUBSCRIBERS = 3
 _numbers = itertools.count()
@@ -87,7 +94,7 @@ class Traffic:
 
 
 @contextlib.asynccontextmanager
-async def traffic(broker: Broker, *, publish_at: int | None = None) -> AsyncIterator[Traffic]:
+async def traffic(broker: Broker | Up, *, publish_at: int | None = None) -> AsyncIterator[Traffic]:
     """Have traffic; at the end all that is due must arrive, and nothing else.
 
     publish_at: the place of the endpoint that publishers alone use, and may lose; the others use the first one. Without
@@ -112,7 +119,7 @@ async def traffic(broker: Broker, *, publish_at: int | None = None) -> AsyncIter
         sending.append(asyncio.create_task(made.go_round(rounder)))
         try:
             yield made
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while made.round_trips <= 10 or min(map(len, made.got)) <= 100:  # there is to be traffic
                     assert not any(task.done() for task in [*sending, *reading]), "somebody gave up"
                     await asyncio.sleep(0.02)
@@ -120,7 +127,7 @@ async def traffic(broker: Broker, *, publish_at: int | None = None) -> AsyncIter
             made.done = True
             await asyncio.gather(*sending)
             wanted = [made.expected(FILTERS[place:]) for place in range(SUBSCRIBERS)]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while not all(len(made.got[place]) >= len(wanted[place]) for place in range(SUBSCRIBERS)):
                     await asyncio.sleep(0.02)
             await asyncio.sleep(0.2)  # for doubles

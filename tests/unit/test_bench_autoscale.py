@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,30 @@ def test_sizes_follow_the_operations() -> None:
         (1.0, {"matcher": 1}),
         (6.5, {"matcher": 2}),
     ]
+
+
+class Changing:
+    """An admin of a cluster that grows, is still shrinking when it is asked again, and then has shrunk."""
+
+    def __init__(self) -> None:
+        grown = {"state": "done", "started_ms": 5000, "duration_ms": 1500, "wanted": {"matcher": [0, 1]}}
+        back = {"state": "running", "started_ms": 9000, "duration_ms": 0, "wanted": {"matcher": [0]}}
+        self._answers = [[grown], [grown, back], [grown, back | {"state": "done", "duration_ms": 500}]]
+        self.asked = 0
+
+    async def transitions(self) -> list[dict[str, Any]]:
+        self.asked += 1
+        return self._answers[self.asked - 1]
+
+
+def test_it_is_watched_until_it_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscale_run, "LOOK_S", 0)
+    admin = Changing()
+    watched = options("--after", "600", "--until-shrunk")
+    asyncio.run(autoscale_run.watch(admin, watched, 1.0, {"matcher": 1}))  # type: ignore[arg-type]
+    assert admin.asked == 3
+    asyncio.run(autoscale_run.watch(admin, options("--after", "0"), 1.0, {"matcher": 1}))  # type: ignore[arg-type]
+    assert admin.asked == 3, "only if that is asked for"
 
 
 def test_the_command_line_names_its_patterns(capsys: pytest.CaptureFixture[str]) -> None:
