@@ -105,7 +105,8 @@ def printed(
             file.seek(0)
         text = out.read()
         tails = f"stdout:\n{text[-TAIL:]}\nstderr:\n{err.read()[-TAIL:]}"
-    assert ended == "exit status 0", f"{' '.join(command)}\n{ended}\n{tails}"
+    if ended != "exit status 0":
+        pytest.fail(f"{' '.join(command)}\n{ended}\n{tails}", pytrace=False)
     return text
 
 
