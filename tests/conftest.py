@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Spread(LoadScopeScheduling):
-    """Each file is run by one process, and all of a folder of TOGETHER but LAST; in the order in which they are found."""
+    """Each file is run by one process, and all of a folder of TOGETHER but LAST; in the order found."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

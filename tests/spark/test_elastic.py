@@ -16,7 +16,7 @@ from cluster import Client, connect
 from cluster.config import ClientPort, Config, Layers, OutputSettings
 from cluster.spark.jobs import running
 from cluster.spark.jobs.options import JobOptions
-from tests.unit.test_shells import Sockets
+from tests.unit.test_shells import PATIENT, Sockets
 
 PUBLISHERS = 4
 STEP_ROWS = 300
@@ -61,7 +61,7 @@ def rows_read(query: StreamingQuery) -> dict[int, int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.1)
 
@@ -72,6 +72,7 @@ def test_the_cluster_changes_its_size_while_a_query_follows(spark: SparkSession,
         data_directory=str(tmp_path),
         client_port=ClientPort(port=0),
         layers=Layers(matchers=1, exit_points=1),
+        timing=PATIENT,
         output=OutputSettings(path=str(out), segment_age_s=0.3),
     )
     feed = Feed()

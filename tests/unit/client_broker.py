@@ -86,7 +86,7 @@ class Broker:
                 waiter.set_result(None)
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not condition():
                 waiter = asyncio.get_running_loop().create_future()
                 self._waiters.append(waiter)
@@ -313,7 +313,7 @@ def run(main: Any) -> None:
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await main()
 
     asyncio.run(watched())

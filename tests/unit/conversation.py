@@ -12,7 +12,7 @@ def conversation(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], 
 
     def test() -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await work()
 
         asyncio.run(bounded())

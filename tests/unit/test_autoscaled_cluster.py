@@ -12,14 +12,12 @@ from actors.autoscaling import Autoscaling
 from actors.recording import Recording
 from autoscaler.policy import ScalingPolicy
 from cluster import connect
-from cluster.config import Metrics, Timing
+from cluster.config import Metrics
 from cluster.messages import COORDINATOR_PEER, MATCHER
 from tests.unit.autoscaling import layer, policy
 from tests.unit.conversation import conversation
 from tests.unit.test_shells import Sockets, sockets
 
-PATIENT = Timing(role_lost_ms=20_000)
-"""A machine that runs other tests as well may let this process wait."""
 INTERVAL_MS = 100
 
 
@@ -40,7 +38,7 @@ def by_match_time(**parts: Any) -> ScalingPolicy:
 @asynccontextmanager
 async def autoscaled(made: ScalingPolicy) -> AsyncIterator[tuple[Sockets, Autoscaling]]:
     """A cluster of one slice a layer, with its autoscaler."""
-    async with sockets(timing=PATIENT, metrics=Metrics(enabled=False, interval_ms=INTERVAL_MS)) as cluster:
+    async with sockets(metrics=Metrics(enabled=False, interval_ms=INTERVAL_MS)) as cluster:
         autoscaling = Autoscaling(cluster.coordinator, made, cluster.config.directory)
         autoscaling.begin(cluster.shells[COORDINATOR_PEER])
         yield cluster, autoscaling
@@ -48,7 +46,7 @@ async def autoscaled(made: ScalingPolicy) -> AsyncIterator[tuple[Sockets, Autosc
 
 
 async def until_matchers(cluster: Sockets, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             observed = cluster.coordinator.observed()
             if observed.sizes[MATCHER] == count and not observed.changing:
@@ -86,12 +84,12 @@ async def test_it_grows_with_the_load_and_shrinks_after_it_and_nothing_is_lost()
             done = True
             await load
             await until_matchers(cluster, 1)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while len(got) < sent:
                     await asyncio.sleep(0.02)
             reader.cancel()
             assert got == list(range(1, sent + 1))
-        async with asyncio.timeout(30):  # it hears of the end at its next tick
+        async with asyncio.timeout(120):  # it hears of the end at its next tick
             targets: list[int] = []
             while targets != [2, 1]:
                 await asyncio.sleep(0.05)
@@ -115,7 +113,7 @@ async def test_a_pause_holds_it_and_operators_still_scale() -> None:
         assert (await cluster.admin.autoscaler("pause"))["paused"]
         operation = await cluster.admin.scale(matchers=2)
         assert operation["state"] == "done"
-        async with asyncio.timeout(30):  # it would shrink at once
+        async with asyncio.timeout(120):  # it would shrink at once
             while (entry := await newest(cluster))["decision"]["held"] != "paused" or entry["repeats"] < 5:
                 await asyncio.sleep(0.05)
         assert cluster.coordinator.observed().sizes[MATCHER] == 2
@@ -128,13 +126,13 @@ async def test_what_cannot_be_started_is_in_the_explanation() -> None:
     from cluster.messages import Peer
 
     grow = layer({"type": "ratio", "of": "access_point", "one_per": 0.5})
-    async with sockets(timing=PATIENT, metrics=Metrics(enabled=False, interval_ms=INTERVAL_MS)) as cluster:
+    async with sockets(metrics=Metrics(enabled=False, interval_ms=INTERVAL_MS)) as cluster:
         cluster.broken.add(Peer(MATCHER, 1))
         autoscaling = Autoscaling(
             cluster.coordinator, by_match_time(layers={"matcher": grow}), cluster.config.directory
         )
         autoscaling.begin(cluster.shells[COORDINATOR_PEER])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 found = await cluster.admin.autoscaler("explain", count=50)
                 if ended := [one for one in found["decisions"] if one["outcome"] == "aborted"]:

@@ -221,7 +221,7 @@ def test_the_asynchronous_client_over_tcp_reconnects_to_another_host() -> None:
         server, port = await first.listen()
         other_server, other_port = await second.listen()
         url = f"kittiwake://127.0.0.1:{port},127.0.0.1:{other_port}"
-        async with server, other_server, asyncio.timeout(20), connect(url, backoff_s=(0, 0)) as client:
+        async with server, other_server, asyncio.timeout(120), connect(url, backoff_s=(0, 0)) as client:
             subscription = await client.subscribe("a")
             server.close()
             first.link.cut()

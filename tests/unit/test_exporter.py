@@ -52,7 +52,7 @@ def ask(address: str, path: str = "/metrics", method: str = "GET", **headers: st
     """Return status, content type and body."""
     request = urllib.request.Request(f"http://{address}{path}", method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -17,7 +17,7 @@ from cluster.output.disk import LocalDisk
 from cluster.output.reader import open_log
 from cluster.output.rows import attributes_of
 from cluster.output.verify import verify
-from tests.unit.test_shells import Sockets
+from tests.unit.test_shells import PATIENT, Sockets
 
 
 def settings(directory: Path, **output: Any) -> Config:
@@ -25,6 +25,7 @@ def settings(directory: Path, **output: Any) -> Config:
         data_directory=str(directory),
         client_port=ClientPort(port=0),
         layers=Layers(exit_points=2),
+        timing=PATIENT,
         output=OutputSettings(path="output", segment_age_s=0.3, **output),
     )
 
@@ -42,7 +43,7 @@ def rows_in(place: Path) -> list[dict[str, Any]]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.02)
 

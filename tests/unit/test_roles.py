@@ -41,7 +41,7 @@ class Loading:
         return asyncio.create_task(actor.start(layer, 0, 1, config, b"secret", place, "127.0.0.1", ""))
 
     async def reaches(self, *begun: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while self.begun != list(begun):
                 await asyncio.sleep(0)
 

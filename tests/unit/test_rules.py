@@ -34,7 +34,7 @@ RECORDED = {rule["record"] for rule in rules("recording.yml")}
 def promtool(*arguments: str) -> str:
     """Run promtool and return what it says; fail if it finds fault."""
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -214,7 +214,7 @@ def test_the_writer_writes_in_order_and_says_how_far(tmp_path: Path) -> None:
         writer.write(Store(number, (SaveSession(1, b"%d" % number),)))
     last = 0
     while last != 50:
-        upto = said.get(timeout=10)
+        upto = said.get(timeout=120)
         assert upto > last
         last = upto
     writer.write(Store(51, (SaveSession(1, b"end"),)))

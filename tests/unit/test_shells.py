@@ -165,8 +165,13 @@ class Sockets:
         return sum(role.machine.gauges()[name] for peer, role in self.roles.items() if peer.layer == layer)
 
 
+PATIENT = Timing(role_lost_ms=60_000)
+"""All of these clusters are in one process, which a machine that runs other tests as well may let wait."""
+
+
 @asynccontextmanager
 async def sockets(**sections: Any) -> AsyncIterator[Sockets]:
+    sections = {"timing": PATIENT, **sections}
     with tempfile.TemporaryDirectory() as directory:
         config = Config(client_port=ClientPort(port=0), data_directory=directory, **sections)
         cluster = Sockets(config, Path(directory))
@@ -206,7 +211,7 @@ async def test_lanes_that_are_cut_lose_and_double_nothing() -> None:
     """Any end of any lane is cut, again and again, while three publishers publish and filters change."""
     rng = random.Random(1)
     total = 4000
-    async with sockets(layers=MANY, timing=Timing(role_lost_ms=60_000)) as cluster:
+    async with sockets(layers=MANY) as cluster:
         publishers: list[Client] = [
             await connect(cluster.doors[place % 2], client_id=f"p{place}") for place in range(3)
         ]

@@ -73,7 +73,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0)
 

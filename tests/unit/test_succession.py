@@ -50,7 +50,7 @@ def test_one_process_has_the_lock_while_it_lives_stopped_or_not(tmp_path: Path) 
                 await asyncio.sleep(0)
                 assert not waiting.done()
                 other.kill()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(120):
                     assert await waiting
                 assert mine.try_take(), "it is ours already"
                 assert not Succession(tmp_path, "run").try_take()

@@ -307,7 +307,7 @@ class Terminal:
 
     async def until(self, condition: Callable[[str], bool]) -> str:
         """Read until what was seen fulfils the condition; return and forget it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition(self.seen):
                 with contextlib.suppress(BlockingIOError):
                     self.seen += os.read(self._master, 65536).decode()
@@ -356,7 +356,7 @@ async def test_it_draws_resizes_says_trouble_and_gives_the_terminal_back() -> No
         os.kill(os.getpid(), 28)  # SIGWINCH, which the terminal sends to its own foreground alone
         seen = await terminal.until(lambda seen: any(len(drawn(part)) == 6 for part in seen.split("\x1b[J")[:-1]))
         terminal.type(b"xq")
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 120)
         seen = await terminal.until(lambda seen: seen.endswith(GIVE_SCREEN))
         assert terminal.settings() == before
 

@@ -71,7 +71,7 @@ class End:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something that this end was told makes the condition true."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -255,7 +255,7 @@ async def strange_caller(listener: End, said: bytes, then: Callable[[bytes], byt
     writer.write(said)
     heard = b""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             if then is not None:
                 heard = await reader.read(4096)
                 writer.write(then(heard))

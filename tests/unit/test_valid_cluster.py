@@ -183,7 +183,7 @@ async def test_a_connection_point_that_leaves_hands_over_what_is_valid() -> None
         await sensor.publish_many([{"n": n} for n in range(1000)], valid_for=3600)
         subscription = await lab.subscribe("n < 2000", initial="valid")
         assert await take(subscription, 1000) == [(n, True) for n in range(1000)]
-        await asyncio.wait_for(cluster.admin.scale(connection_points=1), 10)
+        await asyncio.wait_for(cluster.admin.scale(connection_points=1), 120)
         assert gauge(cluster, "valid_publications") == 1000
         late = await lab.subscribe("n < 2000", initial="valid")
         assert await take(late, 1000) == [(n, True) for n in range(1000)]
