@@ -25,6 +25,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench import load
 from bench.environment import environment
 from bench.printing import show
 from bench.process import cpu_s, run
@@ -132,6 +133,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         name="herd",
         data_directory=directory,
         client_port=ClientPort(port=0),
+        timing=load.PATIENT,
         layers=Layers(connection_points=options.connection_points),
     )
     workers = Workers()

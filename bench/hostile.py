@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from bench.attacks import ATTACKS, Attack
 from bench.environment import environment
+from bench.load import PATIENT
 from bench.process import rss_mb, run, wait_until
 from cluster import connect
 from cluster.errors import KittiwakeError
@@ -200,6 +201,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         name="hostile",
         data_directory=directory,
         client_port=msgspec.structs.replace(config.client_port, port=0),
+        timing=PATIENT,
     )
     names = options.attacks.split(",") if options.attacks else list(ATTACKS)
     loads_before = os.getloadavg()

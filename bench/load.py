@@ -17,8 +17,11 @@ from typing import Any
 
 from bench.process import run
 from cluster import Client, Notification, connect
+from cluster.config import Timing
 from cluster.errors import KittiwakeError
 
+PATIENT = Timing(role_lost_ms=5_000)
+"""Of a cluster that shares its processors with the load: a role that has to wait for them is not taken for dead."""
 QUIET_S = 15.0
 """Without a notification for so long, what is missing is lost."""
 LAST_S = 60.0

@@ -128,6 +128,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         name="overload",
         data_directory=directory,
         client_port=ClientPort(port=0),
+        timing=load.PATIENT,
         layers=Layers(
             connection_points=options.connection_points,
             access_points=options.access_points,

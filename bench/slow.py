@@ -167,6 +167,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         name="slow",
         data_directory=directory,
         client_port=ClientPort(port=0),
+        timing=load.PATIENT,
         layers=Layers(connection_points=options.connection_points),
         flow=Flow(queue_messages=options.queue),
     )

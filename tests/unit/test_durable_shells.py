@@ -13,11 +13,11 @@ from actors.session_store import DeadLetters, SessionStore, Writer, dead_letters
 from actors.shell import Shell
 from actors.transport import Identity
 from cluster.client import connect
-from cluster.config import ClientPort, Config, Durable, Timing
+from cluster.config import ClientPort, Config, Durable
 from cluster.journal import SaveSession
 from cluster.messages import CONNECTION_POINT, COORDINATOR_PEER, Event, Instruction, LaneUp, Store, Stored
 from tests.unit.conversation import conversation
-from tests.unit.test_shells import Sockets
+from tests.unit.test_shells import PATIENT, Sockets
 
 
 async def started(directory: Path, name: str) -> Sockets:
@@ -26,7 +26,7 @@ async def started(directory: Path, name: str) -> Sockets:
         client_port=ClientPort(port=0),
         data_directory=str(directory),
         durable=Durable(max_deliver=2),
-        timing=Timing(role_lost_ms=60_000),
+        timing=PATIENT,
     )
     (directory / name).mkdir()
     cluster = Sockets(config, directory / name)
