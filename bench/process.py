@@ -77,8 +77,11 @@ def is_actor(pid: int) -> bool:
 
 
 def free_ports(count: int) -> int:
-    """Return the first of `count` neighbouring ports of loopback that are free at this moment. Raises OSError."""
-    for first in range(21_000, 60_000, 89):
+    """Return the first of `count` neighbouring ports of loopback that are free at this moment. Raises OSError.
+
+    Each process looks from another one on, as it binds them later; they are below those that systems give out for 0.
+    """
+    for first in range(21_000 + 89 * (os.getpid() % 100), 60_000, 89):
         sockets: list[socket.socket] = []
         try:
             for port in range(first, first + count):
