@@ -14,7 +14,7 @@ pytestmark = pytest.mark.live
 
 
 def test_the_victim_of_a_small_attack_loses_nothing() -> None:
-    command = [sys.executable, "-m", "bench.hostile", "--seconds", "16", "--scale", "0.02", "--rate", "200", "--json"]
+    command = [sys.executable, "-m", "bench.hostile", "--seconds", "10", "--scale", "0.02", "--rate", "200", "--json"]
     figures = json.loads(printed(command))
     assert (figures["lost"], figures["doubled"], figures["out_of_order"], figures["dropped"]) == (0, 0, 0, 0)
     assert figures["lost_roles"] == 0

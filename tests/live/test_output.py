@@ -14,11 +14,11 @@ import pytest
 from actors.launch import Broker, launch
 from bench.process import free_ports
 from cluster import connect
-from cluster.config import ClientPort, Config, OutputSettings
+from cluster.config import ClientPort, Config, Layers, OutputSettings
 from cluster.output.reader import SlotRange, open_log
 from cluster.output.rows import attributes_of
 from tests.live.processes import COMMAND, PATIENCE_S, PATIENT, Up, printed
-from tests.live.test_recovery import TWO, strike
+from tests.live.test_recovery import strike
 from tests.live.traffic import FILTERS, Traffic, traffic
 
 pytestmark = [
@@ -56,7 +56,7 @@ def test_exit_points_die_while_they_write(tmp_path: Path) -> None:
         name="output",
         data_directory=str(tmp_path),
         client_port=ClientPort(port=0),
-        layers=TWO,
+        layers=Layers(access_points=2, exit_points=2),
         timing=PATIENT,
         output=OutputSettings(path="output", segment_age_s=0.5),
     )

@@ -13,7 +13,7 @@ from tests.live.processes import printed
 pytestmark = pytest.mark.live
 
 SMALL = ["--rate", "100", "--subscriptions", "200", "--clients", "4", "--publishers", "2", "--interval", "0.5:1"]
-SMALL += ["--spares", "1"]
+SMALL += ["--spares", "1", "--slices", "2-1-1-1"]
 
 
 def test_a_small_run_loses_nothing_and_its_faults_happen() -> None:
