@@ -14,7 +14,7 @@ from tests.live.processes import Up
 
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
-    """What is left of Ray complains of its processes when it is collected: not in the middle of somebody else's test."""
+    """What is left of Ray complains of its processes when it is collected: not within the test of somebody else."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
