@@ -135,8 +135,8 @@ class Up:
 
     @property
     def endpoints(self) -> list[str]:
-        """The URLs that it printed."""
-        return self.stdout.split()
+        """The URLs that it printed; Ray prints there as well what it thinks of processes that are killed."""
+        return [line for line in self.stdout.splitlines() if line.startswith("kittiwake://")]
 
     def start(self) -> Up:
         """Start it and wait until it is up."""
