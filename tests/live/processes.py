@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -36,6 +37,13 @@ def wait_for(condition: Callable[[], object], what: str | Callable[[], str]) -> 
         if time.monotonic() > deadline:
             pytest.fail(f"after {PATIENCE_S:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Look until the condition holds, on the loop; fail after PATIENCE_S."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

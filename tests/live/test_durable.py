@@ -16,8 +16,8 @@ from actors.launch import Broker, launch
 from actors.session_store import sessions_path
 from bench.process import free_ports
 from cluster import Client, Notification, Subscription, connect, parse
-from cluster.config import ClientPort, Config, Layers
-from tests.live.test_cluster import eventually
+from cluster.config import ClientPort, Config
+from tests.live.processes import PATIENCE_S, PATIENT, eventually
 from tests.live.test_recovery import back, member
 
 pytestmark = [
@@ -139,7 +139,7 @@ def test_the_home_of_sessions_leaves_and_the_next_one_is_killed(tmp_path: Path) 
         name="durable",
         data_directory=str(tmp_path),
         client_port=ClientPort(port=port),
-        layers=Layers(),
+        timing=PATIENT,
     )
     first, second = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     readings = Readings()
@@ -148,7 +148,7 @@ def test_the_home_of_sessions_leaves_and_the_next_one_is_killed(tmp_path: Path) 
 
     async def story() -> None:
         async with launch(config) as broker, contextlib.AsyncExitStack() as stack:
-            assert (await broker.admin.scale(connection_points=2, timeout_s=60))["state"] == "done"
+            assert (await broker.admin.scale(connection_points=2, timeout_s=PATIENCE_S))["state"] == "done"
             # Both sessions begin at the second connection point, one of them beside its publishers.
             attached = await stack.enter_async_context(here.connect())
             attached_stream = await here.begin(attached)
@@ -164,18 +164,18 @@ def test_the_home_of_sessions_leaves_and_the_next_one_is_killed(tmp_path: Path) 
             reading = asyncio.create_task(here.read(attached_stream))
             try:
                 await readings.more()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     while await homes(broker, 1) != 2:
                         await asyncio.sleep(0.05)
 
                 # Their home leaves.
-                assert (await broker.admin.scale(connection_points=1, timeout_s=60))["state"] == "done"
-                async with asyncio.timeout(30):
+                assert (await broker.admin.scale(connection_points=1, timeout_s=PATIENCE_S))["state"] == "done"
+                async with asyncio.timeout(PATIENCE_S):
                     while await slots(broker) != [0]:
                         await asyncio.sleep(0.05)
                 assert sessions_path(tmp_path, 0).exists()
                 await readings.more()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     while await homes(broker, 0) != 2:
                         await asyncio.sleep(0.05)
 
@@ -197,7 +197,7 @@ def test_the_home_of_sessions_leaves_and_the_next_one_is_killed(tmp_path: Path) 
                     assert not any(task.done() for task in (*sending, reading, collecting)), "somebody gave up"
                     readings.done = True
                     await asyncio.gather(*sending)
-                    await eventually(lambda: not here.missing and not away.missing, 30)
+                    await eventually(lambda: not here.missing and not away.missing)
                     await asyncio.sleep(0.2)  # for doubles
                     assert attached.sessions_lost == detached.sessions_lost == 0
                     assert not attached.dropped
