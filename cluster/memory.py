@@ -21,6 +21,8 @@ class Memory(msgspec.Struct, array_like=True):
     replaced:    (layer, slot, incarnation) of those that have died since every role last served one view.
     asked:       the number of the last MoveClients.
     configured:  the sizes that the configuration asked for when the cluster was last started, by layer.
+    doors:       `host:port` where clients know a connection point, by slot; its next incarnation is to be found there
+                 as well. Not after everything has ended: then the configuration says.
     """
 
     epoch: int = 0
@@ -33,6 +35,7 @@ class Memory(msgspec.Struct, array_like=True):
     replaced: list[tuple[str, int, int]] = []
     configured: dict[str, int] = {}
     asked: int = 0
+    doors: dict[int, str] = {}
 
 
 class Step(msgspec.Struct):

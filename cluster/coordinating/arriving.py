@@ -47,6 +47,7 @@ class Arriving:
             self._roster.spawn(sorted(self._expected))
         elif cold:
             shared.state = State.SERVING
+            shared.memory.doors.clear()
             self._steps.want_what_is("the cluster was stopped")
             self._recovering.replace(list(shared.reports), "the cluster was stopped")
 
@@ -72,7 +73,7 @@ class Arriving:
         report.heard_ms = shared.now_ms
         report.connected = True
         if join.client_address:
-            self._roster.doors[peer] = join.client_address
+            shared.memory.doors[peer.slot] = join.client_address  # on disk before it is in a view
         if shared.state is State.GATHERING:
             self._begin_if_all_are_there()
         elif shared.state is State.RESUMING:

@@ -21,14 +21,10 @@ from cluster.messages import (
 
 
 class Roster:
-    """Has the processes of slices started and stopped.
-
-    doors: where clients know a connection point; its next incarnation is to be found there as well.
-    """
+    """Has the processes of slices started and stopped."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self.doors: dict[Peer, str] = {}
 
     def spawn(self, peers: Sequence[Peer]) -> None:
         """Have processes started; their incarnations are on disk before, so that none is ever given twice."""
@@ -37,7 +33,9 @@ class Roster:
             shared.memory.incarnation += 1
             shared.reports[peer] = Report(shared.memory.incarnation, shared.now_ms)
         shared.remember()
-        shared.out += [Spawn(peer, shared.reports[peer].incarnation, self.doors.get(peer, "")) for peer in peers]
+        for peer in peers:
+            door = shared.memory.doors.get(peer.slot, "") if peer.layer == CONNECTION_POINT else ""
+            shared.out.append(Spawn(peer, shared.reports[peer].incarnation, door))
 
     def let_go(self, member: Member) -> None:
         """This incarnation is no more: nobody keeps a lane to it."""

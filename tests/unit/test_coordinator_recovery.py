@@ -503,6 +503,20 @@ def test_it_does_not_wait_for_a_role_that_is_known_to_be_dead() -> None:
     check_over(control, M1)
 
 
+def test_a_connection_point_that_dies_with_the_coordinator_comes_to_its_door_again() -> None:
+    control = served(connection_points=2)
+    control = control.restart()
+    control.feed(Died(CP1, control.running[CP1], "the node of both is lost"))
+    for peer in (AP, CP, EP, M0, M1):
+        control.join(peer)
+    assert [one.client_address for one in control.said if isinstance(one, Spawn) and one.peer == CP1] == ["door 1"]
+
+
+def test_where_everything_has_ended_the_configuration_says_where_doors_are() -> None:
+    control = served(connection_points=2).restart(cold=True)
+    assert {one.client_address for one in control.said if isinstance(one, Spawn)} == {""}
+
+
 def test_a_role_that_dies_when_it_has_come_again_is_replaced_at_once() -> None:
     control = served()
     control = control.restart()
