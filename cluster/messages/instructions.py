@@ -123,8 +123,8 @@ class Store(NamedTuple):
 
 
 class AppendOutput(NamedTuple):
-    """Write these rows to the slot's log of matched output before any later instruction is followed, so that they
-    survive the process; then, if `sync`, have them on disk soon and say Stored.
+    """Write these rows to the slot's log of matched output before anything is sent that this or a later event asks for,
+    so that they survive the process; then, if `sync`, have them on disk soon and say Stored.
 
     Numbers rise by one. Where there is no room nothing of it is written, and NotStored is said.
     """
