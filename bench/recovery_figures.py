@@ -27,7 +27,18 @@ from numpy.typing import NDArray
 
 from bench.load import Log
 from bench.recovery_faults import Fault
-from bench.scaling_oracle import EXAMPLES, Arrived, Expected, Verdict, arrived, judge, misordered, strangers
+from bench.scaling_oracle import (
+    EXAMPLES,
+    Arrived,
+    Expected,
+    Verdict,
+    arrived,
+    due_for,
+    judge,
+    misordered,
+    strangers,
+    times_of,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -87,16 +98,14 @@ def count(seen: Seen) -> tuple[Counts, list[str]]:
 
 def missing_of(rows: Arrived, client: int, expected: Expected, total: int) -> Integers:
     """Return the publications that the client had to get and did not."""
-    numbers = np.arange(total)
-    distinct = len(expected.counts)
-    return np.setdiff1d(numbers[expected.counts[numbers % distinct, client] > 0], rows.number)
+    return np.flatnonzero(due_for(client, expected, 0, total) & (times_of(rows.number, 0, total) == 0))
 
 
 def repeated(rows: Arrived) -> tuple[Integers, Integers]:
     """Return the rows that bring a publication again, and those that bring one for the first time; both ascending."""
-    _, first = np.unique(rows.number, return_index=True)
-    first = np.sort(first).astype(np.int64)
-    return np.setdiff1d(np.arange(len(rows.number)), first), first
+    new = np.zeros(len(rows.number), np.bool_)
+    new[np.unique(rows.number, return_index=True)[1]] = True
+    return np.flatnonzero(~new), np.flatnonzero(new)
 
 
 def _rows(rows: Arrived, chosen: Integers) -> Arrived:
