@@ -40,6 +40,7 @@ __all__ = ["Broker", "compile_matching", "launch", "prepare_environment", "read_
 LOOPBACK = "127.0.0.1"
 
 log = logging.getLogger("kittiwake")
+RAY_ANSWERS_S = 5.0
 ENDED_S = 10.0
 """How long processes that were told to end may still hold the matched output."""
 
@@ -54,6 +55,20 @@ class Broker:
     async def status(self) -> dict[str, Any]:
         """Return the coordinator's status document. Raises KittiwakeError while there is no coordinator to ask."""
         return await self.admin.status()
+
+    async def ray_answers(self) -> bool:
+        """Tell whether Ray's control service takes connections. While it does not, what runs goes on over its lanes,
+        nothing that dies is replaced, and Ray ends its nodes after a minute by default.
+        """
+        import ray
+
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), RAY_ANSWERS_S)
+        except OSError:  # a time-out is one as well
+            return False
+        writer.close()
+        return True
 
 
 @contextlib.asynccontextmanager

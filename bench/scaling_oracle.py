@@ -161,7 +161,8 @@ def judge(rows: Arrived, client: int, expected: Expected, first: int, last: int)
     unlike = rows.ids[same] != expected.ids[expected.starts[cell[row[same]]] + offset[same]]
     differs[row[same][unlike]] = True
     missing = first + np.flatnonzero(due_for(client, expected, first, last) & (times == 0))
-    verdict = Verdict(len(missing), len(rows.number) - np.count_nonzero(times), misordered(rows), int(differs.sum()))
+    doubled = len(rows.number) - int(np.count_nonzero(times))
+    verdict = Verdict(len(missing), doubled, misordered(rows), int(differs.sum()))
     begins = np.cumsum(rows.counts) - rows.counts
     for place in np.flatnonzero(differs)[:EXAMPLES].tolist():
         ids = rows.ids[begins[place] : begins[place] + rows.counts[place]].tolist()

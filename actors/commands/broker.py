@@ -21,6 +21,11 @@ WATCH_S = 1.0
 SILENCE_S = 30.0
 """How long the coordinator may not answer, for example while Ray starts it anew; then Ray itself is held for lost."""
 
+RAY_IS_GONE = (
+    "Ray's control service does not answer: what runs goes on, what dies is not replaced, and Ray ends its nodes after "
+    "a minute if it does not come back; `kittiwake up` goes on from {directory}"
+)
+
 
 @click.command(short_help="Start a cluster and keep it up.")
 @config_option
@@ -68,6 +73,8 @@ async def _up(config: Config, signals: Signals, fresh: bool) -> None:
                         f"the coordinator has not answered for {SILENCE_S:g} s: {error}; "
                         f"`kittiwake up` goes on from {config.directory}"
                     ) from error
+            if not await broker.ray_answers():
+                lines += incidents.once([RAY_IS_GONE.format(directory=config.directory)])
             for line in lines:
                 click.echo(f"kittiwake: {line}", err=True)
 

@@ -455,6 +455,9 @@ def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -
             interrupt()
             return LOST
 
+        async def ray_answers(self) -> bool:
+            return True
+
     @asynccontextmanager
     async def launch(config: object, *, fresh: bool) -> AsyncIterator[Broker]:
         try:
@@ -705,6 +708,9 @@ def test_up_stays_while_the_coordinator_does_not_answer(monkeypatch: pytest.Monk
             interrupt()
             return LOST
 
+        async def ray_answers(self) -> bool:
+            return not answers
+
     @asynccontextmanager
     async def launch(config: object, *, fresh: bool) -> AsyncIterator[Broker]:
         yield Broker()
@@ -713,4 +719,11 @@ def test_up_stays_while_the_coordinator_does_not_answer(monkeypatch: pytest.Monk
     monkeypatch.setattr("actors.commands.broker.WATCH_S", 0)
     result = kittiwake("up")
     assert result.exit_code == 0
-    assert result.stderr.splitlines()[2:] == ["kittiwake: no answer", "kittiwake: lost matcher 0", "kittiwake: down"]
+    said = [line.partition(":")[2].strip() for line in result.stderr.splitlines()[2:]]
+    # Each is told once.
+    assert [line.partition(":")[0] for line in said] == [
+        "no answer",
+        "Ray's control service does not answer",
+        "lost matcher 0",
+        "down",
+    ]
