@@ -38,7 +38,7 @@ class Busiest:
         self._total = 0
         self._batches = 0
 
-    def sample(self, hits: Column) -> None:
+    def sample(self, hits: Column | memoryview) -> None:
         """Look at some of a batch's hits: the subscriptions' ids, one for each hit."""
         count = len(hits)
         if not count:
@@ -47,7 +47,9 @@ class Busiest:
         step = -(-count // SAMPLE)
         # Another offset each time: hits are sorted by publication, and publications come in patterns.
         seen = hits[self._batches * 7919 % step :: step].tolist()
-        self._counts.update(seen)
+        counts = self._counts
+        for subscription in seen:
+            counts[subscription] = counts.get(subscription, 0) + 1
         self._total += len(seen)
         if self._total >= 2 * HALF_SAMPLES:
             self._fade()

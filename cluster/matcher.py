@@ -29,18 +29,15 @@ have died had opened, unless their followers open it again.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster import columns
 from cluster.busiest import Busiest
-from cluster.columns import U32, U64, Column
 from cluster.config import Config
 from cluster.frames import SUBSCRIPTION_BITS
 from cluster.language import decode_normal
 from cluster.matching import Batch as PublicationBatch
-from cluster.matching import BatchLimits, Index
+from cluster.matching import BatchLimits, Index, Room, answer
 from cluster.messages import (
     CONNECTION_POINT,
     COORDINATOR_PEER,
@@ -84,13 +81,11 @@ from cluster.view import View, key_group, key_groups, view_of
 
 if TYPE_CHECKING:
     from cluster.matching import Hits
+    from cluster.matching.answers import Columns
 
 SWEEP_ENTRIES = 100
 SWEEP_US = 6
 """Removed from the index in one go, and about what each costs. Copying has the rest of the step (`moving.STEP_US`)."""
-
-SUBSCRIPTION_SHIFT = np.uint64(SUBSCRIPTION_BITS)
-NUMBER_MASK = np.uint64((1 << SUBSCRIPTION_BITS) - 1)
 
 
 class Matcher:
@@ -104,6 +99,7 @@ class Matcher:
         self._limits = BatchLimits(limits.attributes, limits.name_bytes, limits.string_bytes)
         self._tells = config.output.all
         self.index = Index()
+        self._rooms = (Room(), Room(), Room())  # for a batch, its hits, an answer; nothing stays there
         self.busiest = Busiest()
         self.table = Table()
         self._view: View | None = None
@@ -317,92 +313,70 @@ class Matcher:
         return hits.only(columns.u16(view.owners)[key_groups(hits.subscription)] == self._slot)
 
     def _match(self, access_point: Peer, batch: Batch) -> list[Instruction]:
-        publications = PublicationBatch(batch.lengths, batch.payload, self._limits)
-        hits = self._only_mine(batch.epoch, self.index.match(publications))
-        self.busiest.sample(hits.subscription)
-        self.counters["batches"] += 1
-        self.counters["publications"] += publications.count
-        self.counters["hits"] += len(hits)
-        self.counters["rejected"] += len(publications.rejected)
-        offsets = columns.starts(columns.u32(batch.lengths))
-        shown: Column | None = None
-        if self._tells and teller_of(batch.expect, batch.sequence) == self._slot:
-            shown = np.arange(publications.count)
-            if publications.rejected:
-                shown = np.delete(shown, [at for at, _ in publications.rejected])
-        exit_points = sorted(set(batch.exit_points))
-        if len(exit_points) == 1:
-            first = batch.exit_sequences[0]
-            result = self._result(
-                access_point, batch, batch.runs, first, publications.rejected, hits, None, offsets, shown
-            )
-            return [Send(Peer(EXIT_POINT, exit_points[0]), result)]
-        counts = np.array([run.count for run in batch.runs])
-        exit_point_of = np.repeat(np.array(batch.exit_points), counts)
+        batch_room, hits_room, _ = self._rooms
+        publications = PublicationBatch(batch.lengths, batch.payload, self._limits, batch_room)
+        hits = self._only_mine(batch.epoch, self.index.match(publications, hits_room))
+        self.busiest.sample(hits.ids())
+        counters = self.counters
+        counters["batches"] += 1
+        counters["publications"] += publications.count
+        counters["hits"] += hits.count
+        counters["rejected"] += len(publications.rejected)
+        shown = self._tells and teller_of(batch.expect, batch.sequence) == self._slot
         out: list[Instruction] = []
-        for exit_point in exit_points:
-            runs = [run for run, chosen in zip(batch.runs, batch.exit_points, strict=True) if chosen == exit_point]
-            first = batch.exit_sequences[batch.exit_points.index(exit_point)]
-            mine = exit_point_of == exit_point
-            # Publications are counted through this exit point's runs alone.
-            place = np.cumsum(mine) - 1
-            rejected = [(int(place[at]), reason) for at, reason in publications.rejected if mine[at]]
-            own = None if shown is None else shown[mine[shown]]
-            result = self._result(access_point, batch, runs, first, rejected, hits, (mine, place), offsets, own)
-            out.append(Send(Peer(EXIT_POINT, exit_point), result))
+        for part in _parts(batch, publications):
+            matched, found = self._answer(publications, hits, part.ranges, shown)
+            counters["matched"] += matched
+            result = Result(
+                batch.epoch, batch.expect, access_point.slot, part.sequence, part.runs, part.rejected, *found
+            )
+            out.append(Send(Peer(EXIT_POINT, part.exit_point), result))
         return out
 
-    def _result(
-        self,
-        access_point: Peer,
-        batch: Batch,
-        runs: list[Run],
-        sequence: int,
-        rejected: list[tuple[int, str]],
-        hits: Hits,
-        part: tuple[Column, Column] | None,
-        offsets: Column,
-        shown: Column | None,
-    ) -> Result:
-        """Return the answer about these runs.
+    def _answer(
+        self, publications: PublicationBatch, hits: Hits, ranges: list[int], shown: bool
+    ) -> tuple[int, Columns]:
+        """Return how many publications in these ranges have hits, and the answer about them.
 
-        part: which publications of the batch are of them, and the place of each there; None if all are. offsets: of
-        the batch's payload. shown: the publications of these runs that are well-formed, if all of them go along.
+        shown: whether all that are well-formed go along.
         """
-        publication, subscription = hits.publication, hits.subscription
-        if part is not None:
-            chosen = part[0][publication]
-            publication, subscription = publication[chosen], subscription[chosen]
-        if not len(publication) and (shown is None or not len(shown)):
-            return Result(batch.epoch, batch.expect, access_point.slot, sequence, runs, rejected, *[b""] * 7)
-        client = subscription >> SUBSCRIPTION_SHIFT
-        new_publication = np.empty(len(publication), np.bool_)
-        new_publication[:1] = True
-        np.not_equal(publication[1:], publication[:-1], out=new_publication[1:])
-        new_notification = new_publication.copy()
-        new_notification[1:] |= client[1:] != client[:-1]
-        begins = np.flatnonzero(new_notification)
-        first = np.flatnonzero(new_publication[begins])
-        which = publication[begins[first]]
-        self.counters["matched"] += len(which)
-        notifications = columns.sizes(first, len(begins))
-        if shown is not None:
-            counts = np.zeros(len(shown), U32)
-            counts[np.searchsorted(shown, which)] = notifications
-            which, notifications = shown, counts
-        matched = which if part is None else part[1][which]
-        return Result(
-            batch.epoch,
-            batch.expect,
-            access_point.slot,
-            sequence,
-            runs,
-            rejected,
-            matched.astype(U32, copy=False).tobytes(),
-            notifications.tobytes(),
-            client[begins].astype(U64, copy=False).tobytes(),
-            columns.sizes(begins, len(publication)).tobytes(),
-            (subscription & NUMBER_MASK).astype(U32).tobytes(),
-            columns.u32(batch.lengths)[which].tobytes(),
-            columns.gather(batch.payload, offsets, which),
-        )
+        return answer(publications, hits, ranges, SUBSCRIPTION_BITS, shown, self._rooms[2])
+
+
+class _Part(NamedTuple):
+    """What one exit point joins of a batch.
+
+    sequence: of its first publication there. ranges: its publications in the batch: the first and one after the last,
+    of each stretch in turn. rejected: place among its publications, reason.
+    """
+
+    exit_point: int
+    sequence: int
+    runs: list[Run]
+    ranges: list[int]
+    rejected: list[tuple[int, str]]
+
+
+def _parts(batch: Batch, publications: PublicationBatch) -> list[_Part]:
+    """Return what each exit point joins, by its slot."""
+    rejected = publications.rejected
+    exit_points = set(batch.exit_points)
+    if len(exit_points) == 1:
+        return [_Part(batch.exit_points[0], batch.exit_sequences[0], batch.runs, [0, publications.count], rejected)]
+    parts: dict[int, _Part] = {}
+    counts = dict.fromkeys(exit_points, 0)
+    at = next_rejected = 0
+    for run, exit_point, sequence in zip(batch.runs, batch.exit_points, batch.exit_sequences, strict=True):
+        part = parts.get(exit_point)
+        if part is None:
+            part = parts[exit_point] = _Part(exit_point, sequence, [], [], [])
+        part.runs.append(run)
+        part.ranges.extend((at, at + run.count))
+        while next_rejected < len(rejected) and rejected[next_rejected][0] < at + run.count:
+            place, reason = rejected[next_rejected]
+            # Publications are counted through this exit point's runs alone.
+            part.rejected.append((counts[exit_point] + place - at, reason))
+            next_rejected += 1
+        counts[exit_point] += run.count
+        at += run.count
+    return [parts[exit_point] for exit_point in sorted(parts)]

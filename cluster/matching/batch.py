@@ -7,12 +7,14 @@ eyes. Where a map names an attribute twice the last value counts, as in every ms
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 
 import msgpack
 import numpy as np
 
 from cluster.matching import entries, kernels
+from cluster.matching.memory import Memory, Room
 
 _REASONS = {
     entries.TRUNCATED: "{attribute}the publication is cut off",
@@ -39,6 +41,11 @@ class BatchLimits:
     attributes_max: int = 256
     name_bytes_max: int = 256
     string_bytes_max: int = 65_536
+    packed: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        words = struct.pack("<3q", self.attributes_max, self.name_bytes_max, self.string_bytes_max)
+        object.__setattr__(self, "packed", words)
 
 
 DEFAULT_BATCH_LIMITS = BatchLimits()
@@ -51,15 +58,19 @@ class Batch:
     count:    publications, the refused ones included.
     rejected: (place in the batch, reason) of each refused publication, ascending.
     lengths, payload: as given.
+    at:       where what `walk.walk` has written lies in memory; valid as long as this object lives.
     """
 
-    __slots__ = ("_arrays", "_at", "_lengths", "count", "lengths", "payload", "rejected")
+    __slots__ = ("_memory", "at", "count", "lengths", "payload", "rejected")
 
-    def __init__(self, lengths: bytes, payload: bytes, limits: BatchLimits = DEFAULT_BATCH_LIMITS) -> None:
+    def __init__(
+        self, lengths: bytes, payload: bytes, limits: BatchLimits = DEFAULT_BATCH_LIMITS, room: Room | None = None
+    ) -> None:
         """Check the publications.
 
         lengths: bytes of each publication, little-endian 32 bits each.
         payload: their msgpack, one after the other.
+        room:    where it may keep what it finds; then it is good until the next one is made there.
         Raises ValueError when the lengths do not add up to the payload: that is our sender's mistake, not a
         publisher's.
         """
@@ -69,41 +80,29 @@ class Batch:
         self.payload = payload
         self.count = count = len(lengths) // 4
         size = len(payload)
-        self._lengths = np.frombuffer(lengths, dtype=np.uint32)
-        bytes_of_all = np.frombuffer(payload, dtype=np.uint8)
-        payload_at = address(bytes_of_all)
-        lengths_at = address(self._lengths)
         attributes = size // 3 + 1  # an attribute takes at least three bytes
         if size > _COUNTED_FROM:
-            attributes = kernels.count_attributes(payload_at, size, lengths_at, count, limits.attributes_max)
-        # One array for all: starts (count + 1), reasons and places (count each), then four words an attribute.
-        words = np.empty(3 * count + 1 + 4 * max(attributes, 0), dtype=np.int64)
-        starts_at = address(words)
-        reasons_at = starts_at + 8 * (count + 1)
-        entries_at = reasons_at + 16 * count
+            attributes = kernels.count_attributes(payload, size, lengths, count, limits.attributes_max)
+        # Two words, starts (count + 1), reasons and places (count each), then four words an attribute.
+        words = 3 * count + 3 + 4 * max(attributes, 0)
+        memory = self._memory = Memory(words) if room is None else room.take(words)
+        self.at = memory.at
         refused = kernels.walk(
-            payload_at,
+            payload,
             size if attributes >= 0 else -1,
-            lengths_at,
+            lengths,
             count,
-            starts_at,
-            reasons_at,
-            reasons_at + 8 * count,
-            entries_at,
-            limits.attributes_max,
-            limits.name_bytes_max,
-            limits.string_bytes_max,
+            limits.packed,
+            memory.at,
         )
         if refused < 0:
             raise ValueError(f"the lengths of {count} publications do not add up to {size} bytes")
-        self._arrays = (words, bytes_of_all)
-        self._at = (payload_at, starts_at, entries_at, reasons_at)
         self.rejected: list[tuple[int, str]] = []
         if refused:
             # A publisher's mistake is mostly one mistake: its text is made once and not thousands of times.
             texts: dict[tuple[int, bytes], str] = {}
-            places = words[2 * count + 1 : 3 * count + 1].tolist()
-            for index, reason in enumerate(words[count + 1 : 2 * count + 1].tolist()):
+            places = memory.words[2 * count + 3 : 3 * count + 3].tolist()
+            for index, reason in enumerate(self._reasons()):
                 if reason:
                     offset, length = places[index] & 0xFFFFFFFF, places[index] >> 32
                     case = (reason, payload[offset : offset + length])
@@ -123,20 +122,15 @@ class Batch:
         """Decode the publications by msgpack's own decoder; None stands for a refused one."""
         decoded: list[dict[str, bool | int | float | str | None] | None] = []
         at = 0
-        reasons = self._arrays[0][self.count + 1 : 2 * self.count + 1].tolist()
-        for length, reason in zip(self._lengths.tolist(), reasons, strict=True):
+        for length, reason in zip(np.frombuffer(self.lengths, np.uint32).tolist(), self._reasons(), strict=True):
             piece = self.payload[at : at + length]
             decoded.append(None if reason else msgpack.unpackb(piece, strict_map_key=True))
             at += length
         return decoded
 
-    def addresses(self) -> tuple[int, int, int, int]:
-        """Return where payload, starts, entries and reasons lie in memory; valid as long as this object lives.
-
-        starts: count + 1 words; publication i's attributes are the entries starts[i] to starts[i + 1]. entries: four
-        words each, as in walk.py. reasons: a word each, 0 for an accepted publication.
-        """
-        return self._at
+    def _reasons(self) -> list[int]:
+        """Return a number for each publication, 0 for an accepted one."""
+        return self._memory.words[self.count + 3 : 2 * self.count + 3].tolist()
 
     def _reason(self, reason: int, name: bytes, limits: BatchLimits) -> str:
         attribute = f"attribute {name.decode('utf-8', 'replace')!r}: " if name else ""
@@ -146,8 +140,3 @@ class Batch:
             name_bytes_max=limits.name_bytes_max,
             string_bytes_max=limits.string_bytes_max,
         )
-
-
-def address(array: np.ndarray) -> int:
-    """Return where an array's data lies."""
-    return int(array.__array_interface__["data"][0])

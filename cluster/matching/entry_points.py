@@ -3,8 +3,9 @@
 Compiling needs numba and takes about a minute; loading needs neither. So numba is imported only where this file is,
 which is where nothing is cached yet.
 
-Each takes and returns 64-bit integers only. What numba makes of it has a convention of its own (a place for the
-result, one for an exception, a status); a few lines of LLVM's language around it make it a plain C function.
+Each takes and returns 64-bit integers only, addresses among them. What numba makes of it has a convention of its own
+(a place for the result, one for an exception, a status); a few lines of LLVM's language around it make it a plain C
+function.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from llvmlite import binding
 from numba import njit, types
 
-from cluster.matching import edit, filing, numbers, predicates, search
+from cluster.matching import answering, edit, filing, numbers, predicates, search
 from cluster.matching import walk as walking
 from cluster.matching.layout import (
     A_LISTED,
@@ -62,22 +63,8 @@ def count_attributes(payload: int, size: int, lengths: int, count: int, names_ma
     return walking.count_attributes(payload, size, lengths, count, names_max)
 
 
-def walk(
-    payload: int,
-    size: int,
-    lengths: int,
-    count: int,
-    starts: int,
-    reasons: int,
-    places: int,
-    entries: int,
-    names_max: int,
-    name_max: int,
-    string_max: int,
-) -> int:
-    return walking.walk(
-        payload, size, lengths, count, starts, reasons, places, entries, names_max, name_max, string_max
-    )
+def walk(payload: int, size: int, lengths: int, count: int, limits: int, words: int) -> int:
+    return walking.walk(payload, size, lengths, count, limits, words)
 
 
 def attribute(m: int, address: int, length: int) -> int:
@@ -107,24 +94,16 @@ def sweep(m: int, steps: int) -> int:
     return 1 if filing.sweep(m, steps) or forgetting else 0
 
 
-def match(
-    m: int,
-    payload: int,
-    starts: int,
-    entries: int,
-    reasons: int,
-    first: int,
-    count: int,
-    subscriptions: int,
-    runs: int,
-    capacity: int,
-    result: int,
-) -> int:
+def match(m: int, payload: int, words: int, first: int, result: int, capacity: int) -> int:
     filing.sweep(m, _SWEPT_PER_MATCH)
-    return search.match(m, payload, starts, entries, reasons, first, count, subscriptions, runs, capacity, result)
+    return search.match(m, payload, words, first, result, capacity)
 
 
-ENTRY_POINTS: tuple[Callable[..., int], ...] = (count_attributes, walk, attribute, add, remove, sweep, match)
+def answer(payload: int, lengths: int, words: int, found: int, wanted: int, target: int) -> int:
+    return answering.answer(payload, lengths, words, found, wanted, target)
+
+
+ENTRY_POINTS: tuple[Callable[..., int], ...] = (count_attributes, walk, attribute, add, remove, sweep, match, answer)
 
 
 def compile_for(target: binding.TargetMachine) -> bytes:

@@ -24,8 +24,9 @@ import numpy as np
 
 from cluster.language.normal import ANY_KIND, Kinds, NormalForm
 from cluster.matching import kernels, layout, packing
-from cluster.matching.batch import Batch, address
-from cluster.matching.hits import Hits, empty_hits, joined
+from cluster.matching.batch import Batch
+from cluster.matching.hits import HEAD, Found, Hits, empty_hits, joined
+from cluster.matching.memory import Memory, Room, address
 
 _SIGN = 1 << 63
 _MODULUS = 1 << 64
@@ -46,8 +47,6 @@ class Index:
         self._m = address(self._view)
         self._attributes: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._result = np.zeros(3, dtype=np.int64)
-        self._result_at = address(self._result)
         self._rows_per_publication = 4.0
         self._removals = 0
         self._touched: dict[int, int] = {}
@@ -88,24 +87,24 @@ class Index:
             self._trim()
         return True
 
-    def match(self, batch: Batch) -> Hits:
-        """Return which publication matches which subscription."""
+    def match(self, batch: Batch, room: Room | None = None) -> Hits:
+        """Return which publication matches which subscription.
+
+        room: where the hits may lie; then they are good until the next ones are put there.
+        """
         count = batch.count
         if count == 0:
             return empty_hits()
-        payload, starts, entries, reasons = batch.addresses()
         rows = _ROWS_MIN + int(1.125 * self._rows_per_publication * count)
         parts: list[Hits] = []
         first = 0
         while True:
-            # One array for the subscriptions and the runs, of 8 and 24 bytes; memory is taken only where it is written.
-            words = np.empty(4 * rows, dtype=np.int64)
-            at = address(words)
-            written = kernels.match(
-                self._m, payload, starts, entries, reasons, first, count, at, at + 8 * rows, rows, self._result_at
-            )
-            first, needed, runs = self._result.tolist()
-            hits = Hits(words[:written].view(np.uint64), words[rows : rows + 3 * runs].reshape(-1, 3))
+            # A place for a subscription and a run, of 8 and 24 bytes; the system backs only what is written to.
+            words = HEAD + 4 * rows
+            memory = Memory(words) if room is None or parts else room.take(words)
+            kernels.match(self._m, batch.payload, batch.at, first, memory.at, rows)
+            hits: Hits = Found(memory, rows)
+            first, needed = hits.stopped
             if first == count and not parts:
                 break
             parts.append(hits)
@@ -113,7 +112,7 @@ class Index:
                 hits = joined(parts)
                 break
             rows = max(2 * rows, 2 * needed + _ROWS_MIN)
-        self._rows_per_publication += 0.25 * (len(hits) / count - self._rows_per_publication)
+        self._rows_per_publication += 0.25 * (hits.count / count - self._rows_per_publication)
         return hits
 
     def fold(self, units: int = _FOLD_UNITS) -> bool:
@@ -151,8 +150,7 @@ class Index:
         number = self._attributes.get(name)
         if number is None:
             encoded = name.encode()
-            buffer = np.frombuffer(encoded, dtype=np.uint8)
-            number = int(kernels.attribute(self._m, address(buffer), len(encoded)))
+            number = kernels.attribute(self._m, encoded, len(encoded))
             if number >= 1 << 24:
                 raise MemoryError("the index knows as many attributes as it can")
             self._attributes[name] = number

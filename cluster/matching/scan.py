@@ -12,6 +12,7 @@ from cluster.language.holds import normal_matches
 from cluster.language.normal import NormalForm
 from cluster.matching.batch import Batch
 from cluster.matching.hits import Hits
+from cluster.matching.memory import Room
 
 
 class Scan:
@@ -28,8 +29,9 @@ class Scan:
         """Remove a subscription; tell whether it was there."""
         return self._subscriptions.pop(subscription, None) is not None
 
-    def match(self, batch: Batch) -> Hits:
-        """Return which publication matches which subscription."""
+    def match(self, batch: Batch, room: Room | None = None) -> Hits:
+        """Return which publication matches which subscription; it has no use for a room."""
+        del room
         rows: list[tuple[int, int, int]] = []
         for place, attributes in enumerate(batch.publications()):
             if attributes is None:

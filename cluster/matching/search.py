@@ -60,12 +60,15 @@ from cluster.matching.machine import (
     store_double,
 )
 from cluster.matching.tiles import KEY_WORDS
+from cluster.matching.walk import W_COUNT, places_in
 
 _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200
 _GROUPED_FROM = 16  # leaves a publication
 _SLACK = 8  # rows that may be written behind the last
 RUN_BYTES = 24
+# The head of what is found.
+F_HITS, F_RUNS, F_HITS_AT, F_RUNS_AT, F_STOPPED, F_NEEDED, HITS_BYTES = 0, 8, 16, 24, 32, 40, 48
 _ALL_TOUCHED = 0x0101010101010101
 
 
@@ -283,23 +286,23 @@ def _search_one(m: int, slot: int, payload: int, entries: int, start: int) -> in
 def match(
     m: int,
     payload: int,
-    starts: int,
-    entries: int,
-    reasons: int,
+    words: int,
     first: int,
-    count: int,
-    subscriptions: int,
-    runs: int,
-    capacity: int,
     result: int,
+    capacity: int,
 ) -> int:
-    """Match the publications first .. count - 1 of a batch; returns the number of hits.
+    """Match a batch's publications from the first on; returns the number of hits.
 
-    Writes the hits' subscriptions, and a run for each publication and client: the two, and the place of their first
-    hit. Stops before the first publication whose hits may not fit into `capacity` places; there is room for as many
-    runs. Writes to `result` the publication where it stopped (count: all done), an upper bound of that one's hits, and
-    the number of runs.
+    words: what `walk` has written of the whole batch.
+    Writes to `result` a head: the numbers of hits and of runs, where these are, the publication where it stopped (their
+    number: all done) and an upper bound of that one's hits. Behind it lie the hits' subscriptions, and behind
+    `capacity` places for these a run for each publication and client: the two, and the place of their first hit.
+    Stops before the first publication whose hits may not fit; there is room for as many runs.
     """
+    count = load64(words + W_COUNT)
+    starts, reasons, entries = places_in(words)
+    subscriptions = result + HITS_BYTES
+    runs = subscriptions + 8 * capacity
     row = 0
     written = 0
     place = first
@@ -331,7 +334,10 @@ def match(
                 row, written = _read(m, slot, place + slot, subscriptions, runs, row, written)
         if needed == 0:
             place += size
-    store64(result, place)
-    store64(result + 8, needed)
-    store64(result + 16, written)
+    store64(result + F_HITS, row)
+    store64(result + F_RUNS, written)
+    store64(result + F_HITS_AT, subscriptions)
+    store64(result + F_RUNS_AT, runs)
+    store64(result + F_STOPPED, place)
+    store64(result + F_NEEDED, needed)
     return row

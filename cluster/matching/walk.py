@@ -58,6 +58,9 @@ _STEP = 0x4BE98134A5976FD3
 _ASCII = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte
 _FINITE = 0x7FF0000000000000
 
+# The head of what is written of a batch.
+W_SIZE, W_COUNT, WALK_BYTES = 0, 8, 16
+
 
 @compiled
 def tail_word(address: int, length: int, end: int) -> int:
@@ -295,24 +298,38 @@ def count_attributes(payload: int, size: int, lengths: int, count: int, names_ma
 
 
 @compiled
+def places_in(words: int) -> tuple[int, int, int]:
+    """Return where starts, reasons and entries lie in what `walk` has written."""
+    count = load64(words + W_COUNT)
+    starts = words + WALK_BYTES
+    return starts, starts + 8 * (count + 1), starts + 8 * (3 * count + 1)
+
+
+@compiled
 def walk(
     payload: int,
     size: int,
     lengths: int,
     count: int,
-    starts: int,
-    reasons: int,
-    places: int,
-    entries: int,
-    names_max: int,
-    name_max: int,
-    string_max: int,
+    limits: int,
+    words: int,
 ) -> int:
     """Take all publications apart; returns the number refused, or -1 where the lengths do not add up to the size.
 
+    limits:  three words: attributes of a publication, bytes of a name, bytes of a string.
+    Writes, one behind the other, from `words` on:
+    head:    size and count.
     starts:  count + 1 words, where each publication's entries start, in entries; a refused one has none.
     reasons: count words; places: count words, the offset and length << 32 of the name at fault, or 0.
+    entries: four words an attribute.
     """
+    store64(words + W_SIZE, size)
+    store64(words + W_COUNT, count)
+    starts, reasons, entries = places_in(words)
+    places = reasons + 8 * count
+    names_max = load64(limits)
+    name_max = load64(limits + 8)
+    string_max = load64(limits + 16)
     at = 0
     total = 0
     refused = 0

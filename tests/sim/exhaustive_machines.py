@@ -28,8 +28,8 @@ from cluster.view import View
 LIVE = 3000
 """Machines kept as they are; others are made again from their history when needed."""
 
-CONSTANT = frozenset({"targets", "sources"})
-"""Attributes that never change once they are set, and follow from the others."""
+CONSTANT = frozenset({"targets", "sources", "_rooms"})
+"""Attributes that never change once they are set, and follow from the others; or hold nothing between two events."""
 
 IRRELEVANT = frozenset(
     {

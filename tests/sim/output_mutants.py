@@ -102,13 +102,12 @@ def between_records(replace: Replace) -> None:
 
 @mutant("a matcher that finds nothing shows nothing, where everything is written", seeds=5, scenario="output_all")
 def nothing_shown(replace: Replace) -> None:
-    original = Matcher._result
+    original = Matcher._answer
 
-    def _result(self: Matcher, *arguments: Any) -> Any:
-        *rest, hits, part, offsets, shown = arguments
-        return original(self, *rest, hits, part, offsets, shown if len(hits.publication) else None)
+    def _answer(self: Matcher, publications: Any, hits: Any, ranges: list[int], shown: bool) -> Any:
+        return original(self, publications, hits, ranges, shown and hits.count > 0)
 
-    replace(Matcher, "_result", _result)
+    replace(Matcher, "_answer", _answer)
 
 
 @mutant("stored does not wait for what matches nothing, where that is written", seeds=20, scenario="output_all")
