@@ -49,14 +49,6 @@ def starts(counts: Column) -> Column:
     return result
 
 
-def sizes(begins: Column, total: int) -> Column:
-    """Return the sizes of groups that begin at these places, the last one ending at `total`; uint32."""
-    result = np.empty(len(begins), U32)
-    np.subtract(begins[1:], begins[:-1], out=result[:-1], casting="unsafe")
-    result[-1:] = total - begins[-1:]
-    return result
-
-
 def mask_with(mask: Column, number: int) -> Column:
     """Return the mask (of single bytes), longer where that takes for `number`, with zeros in the new places.
 

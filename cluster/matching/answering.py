@@ -1,7 +1,7 @@
 """Writes the columns of an answer: what some ranges of a batch's publications have matched, as an exit point gets it.
 
 The answer's memory begins with HEAD_BYTES, and behind them the columns lie in the order of below, each with room for
-the most that it can hold; so where each begins follows from these bounds (`answer.py` computes the same).
+the most that it can hold; so where each begins follows from these bounds (`answers.py` computes the same).
 
     clients        64 bits a run (a run is the hits of one publication and client)   as many as there are runs
     publications   32 bits a publication, its place in the ranges                    as many as may come

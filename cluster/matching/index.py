@@ -8,9 +8,9 @@ selective part, and the rest is verified from its packed record (`filing.py` dec
 reconsiders, `records.py` verifies). Strings, sets and equalities are predicates with a number, looked up by
 hash and compared byte by byte (`predicates.py`). Clusters of plain ranges are searched for 16 publications at
 once (`groups.py`). A hit sets a bit at the subscription's place in the order of (client, id); reading the bits
-gives the hits sorted, without doubles (`order.py`). All of it lies in one mapping that grows by page
-(`layout.py`), every table and tree changes a few blocks at a time, so that no call pauses for the sake of
-earlier ones, and all loops are compiled (`kernels.py`).
+gives the hits sorted, without doubles (`order.py`), and from these the answers are written (`answering.py`). All
+of it lies in one mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so
+that no call pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
 
 This file is the Python side: it packs, grows the result, and keeps the names of attributes.
 """
