@@ -103,15 +103,13 @@ class Index:
             words = HEAD + 4 * rows
             memory = Memory(words) if room is None or parts else room.take(words)
             kernels.match(self._m, batch.payload, batch.at, first, memory.at, rows)
-            hits: Hits = Found(memory, rows)
-            first, needed = hits.stopped
-            if first == count and not parts:
-                break
-            parts.append(hits)
+            found = Found(memory, rows)
+            first, needed = found.stopped
+            parts.append(found)
             if first == count:
-                hits = joined(parts)
                 break
             rows = max(2 * rows, 2 * needed + _ROWS_MIN)
+        hits = parts[0] if len(parts) == 1 else joined(parts)
         self._rows_per_publication += 0.25 * (hits.count / count - self._rows_per_publication)
         return hits
 
