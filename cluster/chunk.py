@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from cluster import columns
@@ -12,8 +12,7 @@ from cluster.columns import U32, UINT32, Column
 from cluster.frames import Notify
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Some notifications of one client, in the columns of Notify, ready to be sent as they are.
 
     It owns its bytes: a slow client keeps no stranger's payload alive.
@@ -26,11 +25,11 @@ class Chunk:
     matches: bytes
     numbers: bytes
     payload: bytes
-    size: int = field(init=False)
-    """Bytes that it costs to keep."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", len(self.payload) + 6 * len(self.run) + len(self.numbers))
+    @property
+    def size(self) -> int:
+        """Bytes that it costs to keep."""
+        return len(self.payload) + 6 * len(self.run) + len(self.numbers)
 
     def __len__(self) -> int:
         return len(self.run) >> 2
@@ -68,7 +67,7 @@ class Chunk:
             return self
         begins = columns.starts(columns.u32(self.matches))[:-1]
         matches = np.add.reduceat(kept.astype(U32), begins, dtype=U32)
-        left = replace(self, matches=matches.tobytes(), numbers=numbers[kept].tobytes())
+        left = msgspec.structs.replace(self, matches=matches.tobytes(), numbers=numbers[kept].tobytes())
         return left.select(np.flatnonzero(matches))
 
     def rows(self) -> Iterator[Chunk]:

@@ -194,9 +194,11 @@ class ConnectionPoint:
     # Rounds ------------------------------------------------------------------------------------------------------
 
     def _end_round(self) -> None:
-        self._changes.send_again()
+        if self._changes.rebuilding is not None:
+            self._changes.send_again()
         self._turns.next_round()
-        self._publishing.send_all()
+        if self._publishing.gathered:
+            self._publishing.send_all()
         self._taking.step()
         self._giving.find()
         self._notifying.flush()

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from cluster import columns
@@ -190,7 +191,7 @@ def admitted(chunk: Chunk, initials: dict[int, Initial]) -> Chunk:
         return chunk
     begins = columns.starts(columns.u32(chunk.matches))[:-1]
     left = np.add.reduceat(kept.astype(U32), begins, dtype=U32)
-    rest = replace(chunk, matches=left.tobytes(), numbers=columns.u32(chunk.numbers)[kept].tobytes())
+    rest = msgspec.structs.replace(chunk, matches=left.tobytes(), numbers=columns.u32(chunk.numbers)[kept].tobytes())
     return rest.select(np.flatnonzero(left))
 
 

@@ -56,17 +56,19 @@ class Watermarks:
         """
         doubles: set[int] = set()
         current: tuple[Any, ...] = ()
+        key: Key = ("", 0)
         upto = 0
         for place, (run, sequence) in enumerate(zip(of_run, sequences, strict=True)):
             if run is not current:
                 if current:
-                    self.raise_to(current[:2], upto)
+                    self.raise_to(key, upto)
                 current = run
-                upto = self.upto(run[:2])
+                key = run[:2]
+                upto = self._upto.get(key, 0)
             if sequence <= upto:
                 doubles.add(place)
             else:
                 upto = sequence
         if current:
-            self.raise_to(current[:2], upto)
+            self.raise_to(key, upto)
         return doubles

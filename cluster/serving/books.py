@@ -41,9 +41,11 @@ class Books:
         matched = min(outcome[0], count)
         rejected = min(outcome[1], count - matched)
         repeated = min(outcome[2], count - matched - rejected)
-        entries = (matched, count - matched - rejected - repeated, rejected, repeated)
-        for name, entry in zip(OUTCOMES, entries, strict=True):
-            self._counters[name] += entry
+        counters = self._counters
+        counters["outcome_matched"] += matched
+        counters["outcome_unmatched"] += count - matched - rejected - repeated
+        counters["outcome_rejected"] += rejected
+        counters["outcome_repeated"] += repeated
 
     def gone(self, session: Session, *, recovering: bool) -> None:
         """A publisher's connection has ended. recovering: what it has underway is void, and not sent again yet."""

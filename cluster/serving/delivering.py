@@ -22,6 +22,9 @@ from cluster.outbox import Chunk, Position
 from cluster.serving.records import Session
 from cluster.serving.shared import SESSION_MASK, Shared
 
+FIRST_RUN = bytes(4)
+"""The column `run` of a single notification."""
+
 
 class Delivering:
     """Hands notifications to sessions, and tells the exit points of runs that have found their place.
@@ -49,9 +52,11 @@ class Delivering:
         publication = columns.unpack(columns.UINT32, message.publication)
         matches = columns.unpack(columns.UINT32, message.matches)
         payloads = columns.cut(message.payload, lengths)
-        names = [(publisher, instance, time_us) for publisher, instance, time_us, _ in message.runs]
+        names = [run[:3] for run in message.runs]
+        sessions = self._shared.sessions
         doubles = self._shared.watermarks.take([message.runs[run] for run in run_of], sequence_of)
-        self._shared.counters["duplicates"] += len(doubles)
+        if doubles:
+            self._shared.counters["duplicates"] += len(doubles)
         held: set[int] = set()
         begin = first = 0
         for number, count in zip(
@@ -61,25 +66,39 @@ class Delivering:
         ):
             end = begin + count
             last = first + 4 * sum(matches[begin:end])
-            session = self._shared.sessions.get(number)
+            session = sessions.get(number)
             if session is not None:
                 chosen = publication[begin:end]
-                runs = [run_of[place] for place in chosen]
-                used = [0]
-                if len(names) > 1:
-                    # A share names its own runs alone, counted from 0; they come in order.
-                    used = sorted(set(runs))
-                    own = {run: place for place, run in enumerate(used)}
-                    runs = [own[run] for run in runs]
-                chunk = Chunk(
-                    [names[run] for run in used],
-                    columns.pack(columns.UINT32, runs),
-                    columns.pack(columns.UINT64, [sequence_of[place] for place in chosen]),
-                    columns.pack(columns.UINT32, [lengths[place] for place in chosen]),
-                    message.matches[4 * begin : 4 * end],
-                    message.numbers[first:last],
-                    b"".join([payloads[place] for place in chosen]),
-                )
+                if count == 1:
+                    # Most shares: as below, without lists of one.
+                    place = chosen[0]
+                    used = [run_of[place]]
+                    chunk = Chunk(
+                        [names[used[0]]],
+                        FIRST_RUN,
+                        message.sequence[8 * place : 8 * place + 8],
+                        message.lengths[4 * place : 4 * place + 4],
+                        message.matches[4 * begin : 4 * end],
+                        message.numbers[first:last],
+                        payloads[place],
+                    )
+                else:
+                    runs = [run_of[place] for place in chosen]
+                    used = [0]
+                    if len(names) > 1:
+                        # A share names its own runs alone, counted from 0; they come in order.
+                        used = sorted(set(runs))
+                        own = {run: place for place, run in enumerate(used)}
+                        runs = [own[run] for run in runs]
+                    chunk = Chunk(
+                        [names[run] for run in used],
+                        columns.pack(columns.UINT32, runs),
+                        columns.pack(columns.UINT64, [sequence_of[place] for place in chosen]),
+                        columns.pack(columns.UINT32, [lengths[place] for place in chosen]),
+                        message.matches[4 * begin : 4 * end],
+                        message.numbers[first:last],
+                        b"".join([payloads[place] for place in chosen]),
+                    )
                 if session.durable is not None:
                     # Those of the doubles too: their first copies may not be on disk.
                     self._hold_until_stored(exit_point, message.runs, used, held)
@@ -200,9 +219,10 @@ class Delivering:
 
     def tell(self) -> None:
         """Tell the exit points what has found its place."""
-        for exit_point, tokens in self._delivered.items():
-            self._shared.out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
-        self._delivered = {}
+        if self._delivered:
+            for exit_point, tokens in self._delivered.items():
+                self._shared.out.append(Send(Peer(EXIT_POINT, exit_point), Delivered(tokens)))
+            self._delivered = {}
 
     def void(self) -> None:
         """A recovery begins: what exit points have sent is sent again."""

@@ -43,16 +43,18 @@ class Giving:
     def find(self) -> None:
         """Go on with what is asked about valid publications."""
         self._validity.step()
-        found, self._validity.found = self._validity.found, set()
-        for number in sorted({number for number, _ in found}):
-            session = self._shared.sessions.get(number)
-            if session is not None:
-                self._shared.touched[number] = session
-        withdrawn, self._validity.withdrawn = self._validity.withdrawn, []
-        for number, request in withdrawn:
-            connection = self._shared.connections.get(number)
-            if connection is not None and connection.session is not None:
-                self._shared.write(connection.session, frames.Done(request))
+        if self._validity.found:
+            found, self._validity.found = self._validity.found, set()
+            for number in sorted({number for number, _ in found}):
+                session = self._shared.sessions.get(number)
+                if session is not None:
+                    self._shared.touched[number] = session
+        if self._validity.withdrawn:
+            withdrawn, self._validity.withdrawn = self._validity.withdrawn, []
+            for number, request in withdrawn:
+                connection = self._shared.connections.get(number)
+                if connection is not None and connection.session is not None:
+                    self._shared.write(connection.session, frames.Done(request))
 
     def give(self, number: int, session: Session) -> None:
         """Write what is valid, as the client has credit, and see to it that more comes."""

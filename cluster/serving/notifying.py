@@ -28,6 +28,8 @@ class Notifying:
     def flush(self) -> None:
         """Write what there is for the sessions that were touched in this round."""
         shared = self._shared
+        if not shared.touched:
+            return
         touched, shared.touched = shared.touched, {}
         for number, session in touched.items():
             if session.durable is not None:

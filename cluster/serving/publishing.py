@@ -48,21 +48,22 @@ class Publishing:
 
     def publish(self, session: Session, frame: frames.Publish, now_us: int) -> None:
         """Check publications and take them. Raises Refusal."""
+        shared = self._shared
         count = len(frame.lengths) // 4
         size = len(frame.payload)
         if len(frame.lengths) % 4 or count == 0:
             raise Refusal("malformed", "Publish.lengths is not a column of uint32, or empty")
-        if count > self._shared.limits.publications_per_frame:
+        if count > shared.limits.publications_per_frame:
             raise Refusal(
                 "too_large",
-                f"{count} publications in a frame, the limit is {self._shared.limits.publications_per_frame}",
+                f"{count} publications in a frame, the limit is {shared.limits.publications_per_frame}",
             )
         if sum(columns.unpack(columns.UINT32, frame.lengths)) != size:
             raise Refusal("malformed", "Publish.lengths and Publish.payload do not fit")
         stored = frame.acknowledge == frames.ACKNOWLEDGE_STORED
         if not stored and frame.acknowledge not in (frames.ACKNOWLEDGE_NONE, frames.ACKNOWLEDGE_MATCHED):
             raise Refusal("malformed", f"acknowledge level {frame.acknowledge}")
-        if stored and not self._shared.stores:
+        if stored and not shared.stores:
             raise Refusal("malformed", "acknowledge level stored: this cluster has no matched output (output.path)")
         if not 0 <= frame.time_us < 1 << 62:
             raise Refusal("malformed", f"published at {frame.time_us} us")
@@ -78,13 +79,13 @@ class Publishing:
             raise Refusal("malformed", f"sequence {frame.first_sequence} where {session.next_sequence} was due")
         last = frame.first_sequence + count - 1
         # The byte window may have shrunk after the client used it; the configured one is the contract.
-        if last - session.acknowledged > self._shared.flow.publish_window or (
-            session.unacknowledged and session.flight_bytes + size > self._shared.flow.publish_window_bytes
+        if last - session.acknowledged > shared.flow.publish_window or (
+            session.unacknowledged and session.flight_bytes + size > shared.flow.publish_window_bytes
         ):
             raise Refusal(
                 "over_credit",
-                f"more than {self._shared.flow.publish_window} publications or "
-                f"{self._shared.flow.publish_window_bytes} bytes are unacknowledged",
+                f"more than {shared.flow.publish_window} publications or "
+                f"{shared.flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
         # What the client sends again are at most as many as its window holds.
@@ -97,20 +98,21 @@ class Publishing:
             now_us,
             stored,
             frame.time_us,
-            max(session.settled, last - self._shared.flow.publish_window),
+            max(session.settled, last - shared.flow.publish_window),
         )
-        session.unacknowledged.append((run, frame.lengths, frame.payload))
-        self._shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)
+        taken = (run, frame.lengths, frame.payload)
+        session.unacknowledged.append(taken)
+        shared.recent.taken(session.client_id, frame.first_sequence, last, now_us)
         session.flight_bytes += size
         self.pool_bytes += size
-        self._shared.counters["accepted"] += count
+        shared.counters["accepted"] += count
         if frame.valid_for_ms:
             session.kept_any = True
             payloads = columns.cut(frame.payload, columns.unpack(columns.UINT32, frame.lengths))
             session.not_kept += self._validity.keep(
                 session.client_id, session.instance, frame.first_sequence, now_us, payloads, frame.valid_for_ms
             )
-        self.gathered.setdefault(session.access_point, []).append(session.unacknowledged[-1])
+        self.gathered.setdefault(session.access_point, []).append(taken)
 
     def send(self, access_point: Peer) -> None:
         """Let go what was gathered for this access point."""
@@ -137,13 +139,13 @@ class Publishing:
         """The matchers have what clients have published."""
         for (client, upto, rejected), outcome in zip(message.acknowledgements, message.outcomes, strict=True):
             session = self._publisher(client)
+            if session is not None and (not session.kept_any or upto <= session.acknowledged):
+                self._acknowledge(session, client, upto, rejected, outcome)
+                continue
             saved = partial(self._acknowledge_saved, client, upto, rejected, outcome)
             if session is None:
                 # Behind what has waited for the disk while the session was there.
                 self._journal.when(self._settled_in, saved)
-                continue
-            if not session.kept_any or upto <= session.acknowledged:
-                self._acknowledge(session, client, upto, rejected, outcome)
                 continue
             portion = self._validity.settle(
                 session.client_id, session.instance, session.acknowledged + 1, upto, [one for one, _ in rejected]
@@ -181,8 +183,9 @@ class Publishing:
             return  # again, or late, after a recovery
         self._shared.counters["acknowledged"] += upto - session.acknowledged
         self.books.enter(upto - session.acknowledged, outcome)
-        self._shared.counters["rejected"] += len(rejected)
-        self._shared.recent.rejected(session.client_id, rejected)
+        if rejected:
+            self._shared.counters["rejected"] += len(rejected)
+            self._shared.recent.rejected(session.client_id, rejected)
         not_kept: list[tuple[int, str]] = []
         if session.not_kept:
             not_kept = [one for one in session.not_kept if one[0] <= upto]

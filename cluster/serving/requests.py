@@ -48,14 +48,16 @@ class Requests:
     def must_wait(self, connection: Connection, frame: frames.ClientFrame) -> bool:
         """Tell whether the frame's turn has not come: too much of its kind is under way, or a recovery, or the session
         is about to go elsewhere with the subscriptions that it has."""
-        if isinstance(frame, frames.Subscribe | frames.Unsubscribe):
+        if isinstance(frame, frames.Publish):
+            return self._shared.recovering
+        if isinstance(frame, (frames.Subscribe, frames.Unsubscribe)):
             session = connection.session
             if session is not None and session.durable is not None and self._leaving.handing.underway:
                 return True
             return self._shared.recovering or self._changes.full
         if isinstance(frame, frames.Unpublish):
             return self._shared.recovering or self._validity.full
-        return self._shared.recovering and isinstance(frame, frames.Publish)
+        return False
 
     def handle(self, connection: Connection, frame: frames.ClientFrame, now_us: int) -> None:
         """Do what the client asks for. Raises Refusal."""
