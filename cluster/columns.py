@@ -106,4 +106,6 @@ def pack(kind: str, numbers: Iterable[int]) -> bytes:
 
 def cut(payload: bytes, lengths: list[int]) -> list[bytes]:
     """Return the payload in slices of these lengths."""
+    if len(lengths) == 1:
+        return [payload[: lengths[0]]]
     return [payload[begin:end] for begin, end in pairwise(accumulate(lengths, initial=0))]

@@ -115,7 +115,7 @@ class ConnectionPoint:
         publishing = self._publishing = Publishing(shared, journal, validity)
         changes = self._changes = Changes(shared, incarnation, publishing)
         leaving = self._leaving = Leaving(shared, changes, validity)
-        connections = self._connections = Connections(shared, self._gone)
+        connections = self._connections = Connections(shared, publishing.tell, self._gone)
         self._sessions = Sessions(shared, incarnation, publishing)
         attaching = self._attaching = Attaching(shared, homes, self._sessions, publishing, changes, leaving, validity)
         self._handing = Handing(shared, incarnation, homes, connections, self._moved)
@@ -220,6 +220,7 @@ class ConnectionPoint:
                 self._homes.forget_marks(now_ms)
         self._shared.now_ms = now_ms
         self._validity.tick(now_ms)
+        self._publishing.tell_all()
         self._connections.check(former_ms)
         self._attaching.expire()
         self._handing.tick(now_ms)

@@ -92,8 +92,9 @@ class Publish(Frame, frozen=True, array_like=True, tag=2, gc=False):
 
     first_sequence: the first one's number; numbers rise by one, without holes, over the life of an instance.
     acknowledge:    0 none, 1 matched, 2 stored: how much the publisher wants to hear; all are acknowledged on the wire,
-                    since the acknowledgement is also the publisher's credit. 2 waits until what matches is in the
-                    matched output and that on disk; only where Welcome says that there is one.
+                    since the acknowledgement is also the publisher's credit; that of 0 alone comes up to a tick (50 ms)
+                    later, while there is credit enough not to wait for it. 2 waits until what matches is in the matched
+                    output and that on disk; only where Welcome says that there is one.
     lengths:        uint32 per publication, its bytes in `payload`.
     valid_for_ms:   how long they are given to new subscriptions that ask for what is valid, from when they are taken
                     in; 0 for not at all, UNTIL_UNPUBLISHED without an end. Sent again, they keep the time they had

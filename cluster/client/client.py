@@ -263,7 +263,10 @@ class Client:
 
     @property
     def acknowledged(self) -> int:
-        """The number up to which every publication has its answer; the first one has number `first_sequence`."""
+        """The number up to which every publication has its answer; the first one has number `first_sequence`.
+
+        Of what was published with "none" the broker says so up to 50 ms later.
+        """
         return self._publishing.acknowledged
 
     @property

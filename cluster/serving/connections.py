@@ -22,12 +22,16 @@ from cluster.serving.shared import SESSION_MASK, Shared
 class Connections:
     """Opens and closes connections.
 
+    last_words: called with a session that is about to end with Bye, to tell its client what there is to tell.
     gone: called with a connection that is no more, which may still have its session.
     _waiting: by number, those without a Hello yet, the oldest first.
     """
 
-    def __init__(self, shared: Shared, gone: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, shared: Shared, last_words: Callable[[Session], None], gone: Callable[[Connection], None]
+    ) -> None:
         self._shared = shared
+        self._last_words = last_words
         self._gone = gone
         self._waiting: dict[int, Connection] = {}
 
@@ -86,6 +90,8 @@ class Connections:
         """End a connection, with its session."""
         self._shared.counters["refused"] += 1
         self._shared.counters["slow_disconnected"] += bye.code == "slow"
+        if connection.session is not None:
+            self._last_words(connection.session)
         self.forget(connection)
         self.end(connection.number, bye)
 
@@ -112,7 +118,7 @@ class Connections:
 
     def _ping(self, connection: Connection, session: Session) -> None:
         if not connection.pongs and session.next_sequence is not None:
-            connection.pinged = session.acknowledged  # of which it was told before
+            connection.pinged = session.told
         connection.pongs += 1
         self._shared.write(session, frames.Ping())
 

@@ -44,9 +44,10 @@ class Notifying:
             if session.serving and readable:
                 self._giving.give(number, session)
             if readable and not session.serving:
+                before = session.outbox.sent
                 chunks = session.outbox.take()
                 if chunks:
-                    shared.recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
+                    shared.recent.sent(session.key, before, chunks)
                 for chunk in chunks:
                     shared.counters["notifications"] += len(chunk)
                     shared.write(session, chunk.frame())

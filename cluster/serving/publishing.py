@@ -4,6 +4,12 @@ They are gathered until the end of the round; a change of a subscription sends w
 was taken from a client is held until it is acknowledged, and is sent again after a recovery. A client's window bounds
 what is held for it, the pool what is held for all. What was published with `valid_for` is acknowledged when the
 matchers have it and it is on disk.
+
+An acknowledgement that nobody waits for (level none, not valid, not rejected) only frees memory and credit: it is
+gathered until the next tick (50 ms), as one for all that came meanwhile, as long as the client has half of its window
+left and any frame would still fit. So no publisher waits for it, and at 1,000 publications a second 20 frames say what
+1,000 would. A connection that breaks off before makes the client send that much more again, which is known as a
+double like any other; one that ends with Bye is told first.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ class Publishing:
     publishers: sessions that have published. pool_bytes: unacknowledged payload of all sessions.
     books:      what became of publications.
     gathered:   what goes to each access point at the end of the round.
+    _untold:    by key, sessions that are to be told of acknowledgements with the next tick.
     _durable:   durable sessions, by the number that they publish under.
     """
 
@@ -38,6 +45,7 @@ class Publishing:
         self.pool_bytes = 0
         self.books = Books(shared.counters)
         self.gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
+        self._untold: dict[int, Session] = {}
         self._durable: dict[int, Session] = {}
 
     def window(self) -> tuple[int, int]:
@@ -73,7 +81,8 @@ class Publishing:
             if not 1 <= frame.first_sequence < 1 << 62:
                 raise Refusal("malformed", f"a first sequence of {frame.first_sequence}")
             session.next_sequence = frame.first_sequence
-            session.acknowledged = session.settled = frame.first_sequence - 1
+            session.acknowledged = session.settled = session.told = frame.first_sequence - 1
+            session.awaited = 0
             self.publishers += 1
         if frame.first_sequence != session.next_sequence:
             raise Refusal("malformed", f"sequence {frame.first_sequence} where {session.next_sequence} was due")
@@ -88,6 +97,8 @@ class Publishing:
                 f"{shared.flow.publish_window_bytes} bytes are unacknowledged",
             )
         session.next_sequence = last + 1
+        if frame.acknowledge != frames.ACKNOWLEDGE_NONE or frame.valid_for_ms:
+            session.awaited = last
         # What the client sends again are at most as many as its window holds.
         run = Run(
             session.client_id,
@@ -194,8 +205,42 @@ class Publishing:
         while session.unacknowledged and session.unacknowledged[0][0].last_sequence <= upto:
             size = len(session.unacknowledged.popleft()[2])
             session.flight_bytes -= size
+            session.untold_bytes += size
             self.pool_bytes -= size
-        self._shared.write(session, frames.Acknowledged(upto, *self.window(), rejected, not_kept))
+        if rejected or not_kept or session.awaited > session.told or not self._has_ample_credit(session):
+            self._tell(session, rejected, not_kept)
+        else:
+            self._untold[session.key] = session
+
+    def _has_ample_credit(self, session: Session) -> bool:
+        """Tell whether the client, as far as it knows, may go on as it likes until the next tick."""
+        assert session.next_sequence is not None, "it has published"
+        window, window_bytes = self.window()
+        left = window - (session.next_sequence - 1 - session.told)
+        left_bytes = window_bytes - session.flight_bytes - session.untold_bytes
+        return (
+            window_bytes == session.told_window_bytes
+            and 2 * left >= window
+            and left_bytes >= self._shared.limits.frame_bytes
+        )
+
+    def _tell(self, session: Session, rejected: list[tuple[int, str]], not_kept: list[tuple[int, str]]) -> None:
+        self._untold.pop(session.key, None)
+        session.told = session.acknowledged
+        session.untold_bytes = 0
+        window, window_bytes = self.window()
+        session.told_window_bytes = window_bytes
+        self._shared.write(session, frames.Acknowledged(session.told, window, window_bytes, rejected, not_kept))
+
+    def tell(self, session: Session) -> None:
+        """Tell the client what was gathered for it; its connection is about to end."""
+        if session.key in self._untold:
+            self._tell(session, [], [])
+
+    def tell_all(self) -> None:
+        """A tick: tell clients what was gathered."""
+        for session in list(self._untold.values()):
+            self._tell(session, [], [])
 
     # Sessions -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +254,7 @@ class Publishing:
 
     def forget(self, session: Session) -> None:
         """Its connection is gone: what it has underway is acknowledged to nobody."""
+        self._untold.pop(session.key, None)
         self.books.gone(session, recovering=self._shared.recovering)
         self.publishers -= session.next_sequence is not None
         self.pool_bytes -= session.flight_bytes
@@ -216,9 +262,11 @@ class Publishing:
     def end(self, session: Session) -> None:
         """The durable session's next connection begins anew, under another number."""
         del self._durable[session.publisher & SESSION_MASK]
+        self._untold.pop(session.key, None)
         session.next_sequence = None
         session.unacknowledged.clear()
-        session.flight_bytes = 0
+        session.flight_bytes = session.untold_bytes = 0
+        session.told_window_bytes = 0
 
     # Recovery -----------------------------------------------------------------------------------------------------
 

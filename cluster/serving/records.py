@@ -81,6 +81,8 @@ class Session:
                      that is all in its outbox.
     next_sequence:   the number its next publication must have; None before the first.
     settled:         the client knows that everything up to this is acknowledged.
+    told:            up to here the client was told so, and of what credit; told <= acknowledged. awaited: the last
+                     publication of which it is to be told at once. untold_bytes: of what is acknowledged and not told.
     unacknowledged:  per Publish frame that is not acknowledged: its run, lengths and payload; `flight_bytes` in all.
     subscriptions:   the change that opened or last updated it, by number; asked: its policy, and when the client asked
                      for it, microseconds since 1970.
@@ -108,6 +110,10 @@ class Session:
     next_sequence: int | None = None
     acknowledged: int = 0
     settled: int = 0
+    told: int = 0
+    awaited: int = 0
+    untold_bytes: int = 0
+    told_window_bytes: int = 0
     unacknowledged: deque[tuple[Run, bytes, bytes]] = field(default_factory=deque)
     flight_bytes: int = 0
     live: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(64, np.bool_))

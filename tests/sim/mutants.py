@@ -332,6 +332,11 @@ def acknowledgements_lost(replace: Replace) -> None:
     replace(Publishing, "acknowledge", acknowledge)
 
 
+@mutant("acknowledgements that nobody waits for are gathered and never told", seeds=60)
+def gathered_never_told(replace: Replace) -> None:
+    replace(Publishing, "tell_all", lambda self: None)
+
+
 # The access point -------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from cluster import frames
-from cluster.messages import ACCESS_POINT, Peer, Publications, Run
+from cluster.messages import ACCESS_POINT, Peer, Publications, Run, Stored
 from tests.unit.edge import NOW_US, Edge, hello, packed, publish, small_config
 
 ACCESS = Peer(ACCESS_POINT, 0)
@@ -200,6 +200,141 @@ def test_windows_shrink_as_publishers_share_the_pool() -> None:
     edge.say(connections[0], publish(2))
     edge.acknowledge(edge.key(connections[0]), 2)
     assert edge.heard(connections[0]) == [frames.Acknowledged(2, 8, 400, [])]
+
+
+def ample() -> Edge:
+    """A window of 1,000 publications and 20,000 bytes, frames of at most 4,096."""
+    return Edge(small_config(publish_window=1000, publish_window_bytes=20_000, publish_pool_bytes=1 << 20))
+
+
+def told_once(edge: Edge, connection: int) -> None:
+    """Let the client publish 1 and hear of it, as the first acknowledgement tells the credit."""
+    edge.say(connection, publish(1, acknowledge=0))
+    edge.acknowledge(edge.key(connection), 1)
+    assert edge.heard(connection) == [frames.Acknowledged(1, 1000, 20_000, [])]
+
+
+def test_acknowledgements_that_nobody_waits_for_are_told_together_with_the_next_tick() -> None:
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    for sequence in range(2, 10):
+        edge.say(connection, publish(sequence, acknowledge=0))
+        edge.acknowledge(edge.key(connection), sequence)
+    assert edge.heard(connection) == []
+    gauges = edge.machine.gauges()
+    assert (gauges["acknowledged"], gauges["unacknowledged_bytes"]) == (9, 0), "it is known all the same"
+    edge.pass_ms(50)
+    assert edge.heard(connection) == [frames.Acknowledged(9, 1000, 20_000, [])]
+    edge.pass_ms(50)
+    assert edge.heard(connection) == []
+
+
+def test_whoever_waits_is_told_at_once_of_all_before() -> None:
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    levels = [0, 1, 0, 0]
+    for sequence, level in enumerate(levels, 2):
+        edge.say(connection, publish(sequence, acknowledge=level))
+    for upto in (3, 4):
+        edge.acknowledge(edge.key(connection), upto)
+    assert edge.heard(connection) == [frames.Acknowledged(3, 1000, 20_000, [])], "3 is waited for, 4 is not"
+    edge.acknowledge(edge.key(connection), 5, [(5, "bad")])
+    assert edge.heard(connection) == [frames.Acknowledged(5, 1000, 20_000, [(5, "bad")])], "a rejection is told"
+    edge.pass_ms(50)
+    assert edge.heard(connection) == []
+
+
+def test_what_is_valid_is_told_at_once() -> None:
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    lengths, payload = packed({"a": 1})
+    edge.say(connection, frames.Publish(2, 0, lengths, payload, valid_for_ms=1000))
+    edge.acknowledge(edge.key(connection), 2)
+    assert edge.heard(connection) == [], "it is to be on disk first"
+    edge.drain()
+    edge.feed(Stored(1))
+    assert edge.heard(connection) == [frames.Acknowledged(2, 1000, 20_000, [])]
+
+
+def test_a_publisher_that_may_want_its_credit_is_told_at_once() -> None:
+    """It has half of its publications left, and a frame of 4,096 bytes fits: until then acknowledgements may wait."""
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    sequence, size = 2, len(packed({"text": "x" * 100})[1])
+    while (sequence - 1) * size <= 20_000 - 4096:
+        edge.say(connection, publish(sequence, acknowledge=0, text="x" * 100))
+        edge.drain()
+        edge.acknowledge(edge.key(connection), sequence)
+        sequence += 1
+        assert edge.heard(connection) == []
+    edge.say(connection, publish(sequence, acknowledge=0, text="x" * 100))
+    edge.acknowledge(edge.key(connection), sequence)
+    assert edge.heard(connection) == [frames.Acknowledged(sequence, 1000, 20_000, [])]
+    first = sequence + 1
+    for sequence in range(first, first + 504, 8):
+        edge.say(connection, publish(sequence, 8, acknowledge=0))
+        edge.drain()
+    assert sequence + 7 - (first - 1) == 504
+    edge.acknowledge(edge.key(connection), first + 7)
+    assert edge.heard(connection) == [frames.Acknowledged(first + 7, 1000, 20_000, [])]
+    edge.acknowledge(edge.key(connection), first + 15)
+    assert edge.heard(connection) == [], "496 are not told, of 1,000"
+
+
+def test_a_changed_credit_is_told_at_once() -> None:
+    edge = Edge(small_config(publish_window=1000, publish_window_bytes=20_000, publish_pool_bytes=30_000))
+    first, second = edge.login("a"), edge.login("b")
+    told_once(edge, first)
+    edge.say(second, publish(1))
+    edge.say(first, publish(2, acknowledge=0), publish(3, acknowledge=0))
+    edge.acknowledge(edge.key(first), 2)
+    assert edge.heard(first) == [frames.Acknowledged(2, 1000, 15_000, [])]
+    edge.acknowledge(edge.key(first), 3)
+    assert edge.heard(first) == []
+
+
+def test_a_client_is_told_what_was_gathered_before_bye() -> None:
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    edge.say(connection, publish(2, acknowledge=0))
+    edge.acknowledge(edge.key(connection), 2)
+    edge.say(connection, publish(7, acknowledge=0))
+    told, bye = edge.heard(connection)
+    assert told == frames.Acknowledged(2, 1000, 20_000, [])
+    assert isinstance(bye, frames.Bye)
+    edge.pass_ms(50)
+    assert edge.heard(connection) == []
+
+
+def test_a_client_that_is_gone_is_told_nothing() -> None:
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    edge.say(connection, publish(2, acknowledge=0))
+    edge.acknowledge(edge.key(connection), 2)
+    edge.close(connection)
+    edge.pass_ms(50)
+    assert edge.heard(connection) == []
+
+
+def test_a_client_is_told_what_was_gathered_before_a_ping() -> None:
+    """So the Pong says that it knows, and the publication does not come again."""
+    edge = ample()
+    connection = edge.login()
+    told_once(edge, connection)
+    edge.say(connection, publish(2, acknowledge=0))
+    edge.acknowledge(edge.key(connection), 2)
+    edge.drain()
+    edge.to_peers()
+    edge.pass_ms(10_000)
+    assert edge.heard(connection) == [frames.Acknowledged(2, 1000, 20_000, []), frames.Ping()]
+    edge.say(connection, frames.Pong())
+    assert settled(edge, connection, 3) == 2
 
 
 def test_the_floor_holds_for_any_number_of_publishers() -> None:
