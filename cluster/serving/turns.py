@@ -123,10 +123,12 @@ class Turns:
         """Begin a round: give out allowances, and go on with those who are behind."""
         if not self._spent and not self._behind:
             return
-        turn = min(TURN_US, max(TURN_US_MIN, ROUND_US // max(len(self._behind), 1)))
+        turn = TURN_US
+        if self._behind:
+            turn = min(TURN_US, max(TURN_US_MIN, ROUND_US // len(self._behind)))
         spent, self._spent = self._spent, {}
         for number, connection in spent.items():
-            connection.allowance = min(connection.allowance + turn, turn)
+            connection.allowance = turn if connection.allowance >= 0 else connection.allowance + turn
             if connection.allowance < TURN_US:
                 self._spent[number] = connection
         if not self._behind:
