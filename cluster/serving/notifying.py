@@ -44,10 +44,9 @@ class Notifying:
             if session.serving and readable:
                 self._giving.give(number, session)
             if readable and not session.serving:
-                before = session.outbox.sent
                 chunks = session.outbox.take()
                 if chunks:
-                    shared.recent.sent(session.key, before, chunks)
+                    shared.recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
                 for chunk in chunks:
                     shared.counters["notifications"] += len(chunk)
                     shared.write(session, chunk.frame())
