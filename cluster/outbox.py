@@ -24,8 +24,8 @@ done: what a latest_per_key subscription loses to the limit, and not to somethin
 
 Policies are applied (`settle`) after what fits in flight has been taken: a client that keeps up never meets them,
 however much comes at once. What comes to a full queue of a client without credit meets them as it comes, so that
-nobody has to be held up for it in between. A policy that is replaced holds for what comes afterwards. What waits for a subscription
-that is closed meanwhile is removed (`keep`), and is not counted as dropped.
+nobody has to be held up for it in between. A policy that is replaced holds for what comes afterwards. What waits for a
+subscription that is closed meanwhile is removed (`keep`), and is not counted as dropped.
 """
 
 from __future__ import annotations
