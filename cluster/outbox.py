@@ -207,7 +207,8 @@ class Outbox:
             self._fresh_bytes -= entry.chunk.size
             for strictness, chunk, conflating in self._alike(entry.chunk):
                 self._arrive(_Entry(entry.position, chunk, strictness), conflating)
-        self._advance()
+        if self._beyond:
+            self._advance()
 
     def _over(self) -> bool:
         return self._messages > self._queue_messages or self._bytes > self._queue_bytes
@@ -286,13 +287,12 @@ class Outbox:
         """Drop of the oldest entry that may go as many as it takes, or all."""
         entry = next(iter(self._droppable.values()))
         chunk = entry.chunk
-        excess = max(self._messages - self._queue_messages, 0)
-        if len(chunk) == 1:
-            excess = 1
-        elif self._bytes > self._queue_bytes:
+        count = len(chunk)
+        excess = self._messages - self._queue_messages
+        if self._bytes > self._queue_bytes and count > 1:
             gained = np.cumsum(chunk.costs())
             excess = max(excess, int(np.searchsorted(gained, self._bytes - self._queue_bytes)) + 1)
-        if excess >= len(chunk):
+        if excess >= count or count == 1:
             self._remove(entry)
             self._count(chunk, DROP_OLDEST)
         else:
@@ -384,6 +384,7 @@ class Outbox:
         drops = self._drops.get(reason)
         if drops is None:
             drops = self._drops[reason] = Drops()
+        notifications = len(lost)
         if len(lost.numbers) <= FEW_BYTES:
             for number in columns.unpack(UINT32, lost.numbers):
                 drops.counts[number] = drops.counts.get(number, 0) + 1
@@ -391,8 +392,8 @@ class Outbox:
             numbers, counts = np.unique(columns.u32(lost.numbers), return_counts=True)
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
                 drops.counts[number] = drops.counts.get(number, 0) + count
-        drops.notifications += len(lost)
-        self._dropped[reason] = self._dropped.get(reason, 0) + len(lost)
+        drops.notifications += notifications
+        self._dropped[reason] = self._dropped.get(reason, 0) + notifications
         if self.on_drop is not None:
             self.on_drop(reason, lost)
 
