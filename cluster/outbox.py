@@ -205,8 +205,12 @@ class Outbox:
             entry = self._fresh.popleft()
             self._fresh_messages -= len(entry.chunk)
             self._fresh_bytes -= entry.chunk.size
-            for strictness, chunk, conflating in self._alike(entry.chunk):
-                self._arrive(_Entry(entry.position, chunk, strictness), conflating)
+            whole = entry.chunk
+            for strictness, chunk, conflating in self._alike(whole):
+                if chunk is not whole:
+                    entry = _Entry(entry.position, chunk)
+                entry.strictness = strictness
+                self._arrive(entry, conflating)
         if self._beyond:
             self._advance()
 
@@ -218,8 +222,12 @@ class Outbox:
         one by one."""
         if self._only_block:
             return ((_BLOCK, chunk, False),)
+        known, mask = len(self._strictness), self._strictness
+        if len(chunk.numbers) == 4:
+            number = int.from_bytes(chunk.numbers, "little")
+            only = int(mask[number]) if number < known else _BLOCK
+            return ((only, chunk, only == _LATEST),)
         if len(chunk) == 1 and len(chunk.numbers) <= FEW_BYTES:
-            known, mask = len(self._strictness), self._strictness
             lone = [int(mask[number]) if number < known else _BLOCK for number in columns.unpack(UINT32, chunk.numbers)]
             return ((max(lone), chunk, min(lone) == _LATEST),)
         return self._cut(chunk)
