@@ -225,6 +225,7 @@ class ConnectionPoint:
         self._attaching.expire()
         self._handing.tick(now_ms)
         self._taking.tick(now_ms)
+        self._notifying.tick()
 
     def _moved(self, session: Session) -> None:
         """A durable session lives elsewhere now."""

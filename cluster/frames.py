@@ -285,7 +285,8 @@ class Notify(Frame, frozen=True, array_like=True, tag=69, gc=False):
 
 
 class Dropped(Frame, frozen=True, array_like=True, tag=70, gc=False):
-    """Notifications dropped since the last such frame, because the client did not keep up.
+    """Notifications dropped since the last such frame, because the client did not keep up; ten times a second
+    at the most, but for what is told before a Notify, a Done or a Bye.
 
     reason: what was done. "drop_oldest": the queue was full, and of what waited the oldest gave way, be it for the
             limit of a subscription with latest_per_key. "drop_newest": it came when the queue was full.

@@ -87,7 +87,9 @@ class Connections:
         self._shared.out.append(CloseClient(number))
 
     def refuse(self, connection: Connection, bye: Bye) -> None:
-        """End a connection, with its session."""
+        """End a connection, with its session, which is told first of what was dropped."""
+        if connection.session is not None:
+            self._shared.tell_drops(connection.session)
         self._shared.counters["refused"] += 1
         self._shared.counters["slow_disconnected"] += bye.code == "slow"
         if connection.session is not None:

@@ -2,11 +2,14 @@
 
 The hard case is a subscriber that does not keep up; `outbox.py` decides about it, and `durable/` for a durable
 session.
+
+Its drops are counted at once and told seldom: DROPS_TOLD_MS after it was last told, in front of the next notifications
+that it gets, and before its connection ends or a change of its subscriptions is answered. Told one by one they would
+cost as much as the notifications.
 """
 
 from __future__ import annotations
 
-from cluster import frames
 from cluster.durable import DurableSession
 from cluster.frames import Bye
 from cluster.serving.connections import Connections
@@ -15,15 +18,34 @@ from cluster.serving.giving import Giving
 from cluster.serving.records import Session
 from cluster.serving.shared import DROPPED_FOR, Shared
 
+DROPS_TOLD_MS = 100
+"""A client is told this often of what it loses, at the most, while nothing else is written to it."""
+
 
 class Notifying:
-    """Writes to the sessions that were touched in a round."""
+    """Writes to the sessions that were touched in a round.
+
+    _untold: by number, sessions with drops that were kept back for a while.
+    """
 
     def __init__(self, shared: Shared, connections: Connections, delivering: Delivering, giving: Giving) -> None:
         self._shared = shared
         self._connections = connections
         self._delivering = delivering
         self._giving = giving
+        self._untold: dict[int, Session] = {}
+
+    def tick(self) -> None:
+        """Have the round tell drops that were kept back for long enough."""
+        for number, session in list(self._untold.items()):
+            if self._shared.sessions.get(number) is not session:
+                del self._untold[number]
+            elif self._is_due(session):
+                del self._untold[number]
+                self._shared.touched[number] = session
+
+    def _is_due(self, session: Session) -> bool:
+        return session.told_ms is None or self._shared.now_ms - session.told_ms >= DROPS_TOLD_MS
 
     def flush(self) -> None:
         """Write what there is for the sessions that were touched in this round."""
@@ -46,11 +68,12 @@ class Notifying:
             if readable and not session.serving:
                 chunks = session.outbox.take()
                 if chunks:
+                    shared.tell_drops(session)
                     shared.recent.sent(session.key, session.outbox.sent - sum(map(len, chunks)), chunks)
                 for chunk in chunks:
                     shared.counters["notifications"] += len(chunk)
                     shared.write(session, chunk.frame())
-            self._settle(session, tell=readable)
+            self._settle(number, session)
             if session.outbox.overflowed:
                 self._connections.refuse(shared.connections[session.connection], self._overflow())
                 continue
@@ -60,15 +83,16 @@ class Notifying:
                 bye = Bye("moved", "all that was underway has come")
                 self._connections.refuse(shared.connections[session.connection], bye)
 
-    def _settle(self, session: Session, *, tell: bool) -> None:
-        """Apply the policies to what did not fit in flight; count what was dropped, and tell the client if it reads."""
+    def _settle(self, number: int, session: Session) -> None:
+        """Apply the policies to what did not fit in flight; count what was dropped, and tell it when it is due."""
         for reason, count in session.outbox.settle().items():
             self._shared.counters["dropped"] += count
             self._shared.counters[DROPPED_FOR[reason]] += count
-        if tell:
-            for reason, drops in session.outbox.take_drops().items():
-                counts = sorted(drops.counts.items())
-                self._shared.write(session, frames.Dropped(reason, drops.notifications, counts))
+        if session.outbox.has_drops:
+            if self._is_due(session):
+                self._shared.tell_drops(session)
+            else:
+                self._untold[number] = session
 
     def _overflow(self) -> Bye:
         limits = f"{self._shared.flow.queue_messages} notifications or {self._shared.flow.queue_bytes} bytes"

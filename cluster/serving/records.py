@@ -90,6 +90,7 @@ class Session:
                      was ever closed; closed_now: since the last Drained, so that the outbox is to be cleared of it.
     holds:           runs that wait for a place in the outbox: (position, [(exit point, token)]).
     stalled_ms:      since when holds exist and nothing was consumed.
+    told_ms:         when its client was last told of drops.
     connection:      None while a durable session has none. publisher: the client's key for what it publishes.
     durable:         what a durable session is owed; its outbox stays empty.
     greeting:        of a durable session, the arguments of the Welcome that waits until the connection is on disk and
@@ -123,6 +124,7 @@ class Session:
     closed_now: bool = False
     holds: deque[tuple[Position, list[tuple[int, int]]]] = field(default_factory=deque)
     stalled_ms: int | None = None
+    told_ms: int | None = None
     moved: bool = False
     arrived: bool = False
     serving: dict[int, Initial] = field(default_factory=dict)

@@ -80,6 +80,17 @@ class Shared:
             return  # Welcome comes first; these are said again, or not needed
         self.out.append(SendClient(session.connection, encode_frame(frame)))
 
+    def tell_drops(self, session: Session) -> None:
+        """Have the client told what its outbox has dropped since it was last told, if it reads."""
+        if not session.outbox.has_drops or session.connection is None:
+            return
+        connection = self.connections.get(session.connection)
+        if connection is None or connection.full_ms is not None:
+            return
+        session.told_ms = self.now_ms
+        for reason, drops in session.outbox.take_drops().items():
+            self.write(session, frames.Dropped(reason, drops.notifications, sorted(drops.counts.items())))
+
     def relay(self, message: Message) -> None:
         """Have an access point pass this on to other connection points."""
         assert self.view is not None, "something to relay before a view"

@@ -154,6 +154,7 @@ class Subscribing:
                 session.closed_any = session.closed_now = True
                 self._shared.touched[change.session] = session
             if session.durable is None:
+                self._shared.tell_drops(session)  # under the policy that it had
                 self._shared.write(session, frames.Done(change.request))
             elif change.connection == session.connection:
                 self._journal.when(change.portion, partial(self._done, session, change.connection, change.request))

@@ -124,6 +124,7 @@ class Model:
         self.holds: list[tuple[Position, int]] = []  # with how many were pushed up to it
         self.overflowed = False
         self.told: dict[str, Drops] = {}
+        self.counted = dict.fromkeys(REASONS, 0)  # of what was dropped, as returned by settle
 
     # The rules ---------------------------------------------------------------------------------------------------
 
@@ -176,15 +177,32 @@ class Model:
             payload, same = payload_of(self.rng, self.kinds)
             items.append(Item(self.pushed, self.pushed * 3, own, payload, same))
         self.fresh += items
+        full = len(self.waiting) + len(self.fresh) > self.queue_messages
+        if (full or sum(one.size for one in [*self.waiting, *self.fresh]) > self.queue_bytes) and self.is_idle():
+            self.arrive_all()
         self.holds.append((self.outbox.push(chunk_of(items)), self.pushed))
         assert self.outbox.end == self.holds[-1][0]
 
-    def settle(self) -> None:
-        before = {reason: len(items) for reason, items in self.dropped.items()}
+    def is_idle(self) -> bool:
+        """Tell whether nothing may be written."""
+        flying = self.sent[self.consumed :]
+        idle = not self.outbox.has_credit()
+        if not self.partly_consumed:
+            assert idle == (len(flying) >= self.window or sum(one.size for one in flying) >= self.flight_bytes)
+        return idle
+
+    def arrive_all(self) -> None:
         fresh, self.fresh = self.fresh, []
         for item in fresh:
             self.arrive(item)
-        now = {reason: len(items) - before[reason] for reason, items in self.dropped.items()}
+
+    def settle(self) -> None:
+        self.arrive_all()
+        self.compare_settled()
+
+    def compare_settled(self) -> None:
+        now = {reason: len(items) - self.counted[reason] for reason, items in self.dropped.items()}
+        self.counted = {reason: len(items) for reason, items in self.dropped.items()}
         assert self.outbox.settle() == {reason: count for reason, count in now.items() if count}
         assert self.outbox.overflowed == self.overflowed
 
@@ -215,7 +233,6 @@ class Model:
         assert not self.fresh
         live = np.ones(256, np.bool_)
         live[number] = False
-        before = {reason: len(items) for reason, items in self.dropped.items()}
         ahead = list(accumulate(item.size for item in self.waiting))
         beyond = {
             item.position
@@ -233,9 +250,7 @@ class Model:
                     assert item.position in beyond or len(self.dropped["drop_newest"]) == before_it, "it had its place"
         else:
             self.waiting = waiting
-        now = {reason: len(items) - before[reason] for reason, items in self.dropped.items()}
-        assert self.outbox.settle() == {reason: count for reason, count in now.items() if count}
-        assert self.outbox.overflowed == self.overflowed
+        self.compare_settled()
 
     def tell(self) -> None:
         for reason, drops in self.outbox.take_drops().items():

@@ -8,7 +8,8 @@ from typing import Any
 import msgpack
 
 from cluster import frames
-from cluster.messages import EXIT_POINT, ClientFree, ClientFull, Delivered, Peer, Received
+from cluster.messages import COORDINATOR_PEER, EXIT_POINT, ClientFree, ClientFull, Delivered, Drain, Peer, Received
+from cluster.serving.notifying import DROPS_TOLD_MS
 from tests.unit.edge import NOW_US, Edge, deliver, publish, small_config
 
 
@@ -345,9 +346,84 @@ def test_drops_are_counted_at_once_and_told_when_the_client_reads() -> None:
     assert edge.machine.gauges()["dropped_oldest"] == 6
     edge.feed(ClientFree(connection))
     edge.drain()
-    notify, dropped = edge.heard(connection)
-    assert isinstance(notify, frames.Notify)
+    dropped, notify = edge.heard(connection)
     assert dropped == frames.Dropped("drop_oldest", 6, [(0, 6)])
+    assert isinstance(notify, frames.Notify)
+
+
+def overflowing(edge: Edge, policy: str = "drop_oldest") -> tuple[int, int]:
+    """Return a client and its session whose queue is full, and which was just told that it has lost one."""
+    connection, session = listening(edge, policy=policy, receive_window=1)
+    edge.deliver(*rows(session, *range(1, 7)))
+    edge.drain()
+    assert [type(frame) for frame in edge.heard(connection)] == [frames.Notify, frames.Dropped]
+    return connection, session
+
+
+def test_drops_are_told_ten_times_a_second_at_the_most() -> None:
+    edge = Edge()
+    connection, session = overflowing(edge)
+    for number in range(7, 17):
+        edge.deliver(*rows(session, number))
+        edge.drain()
+    assert edge.machine.gauges()["dropped"] == 11, "counted at once"
+    edge.pass_ms(DROPS_TOLD_MS - 1)
+    edge.drain()
+    assert edge.heard(connection) == []
+    edge.pass_ms(1)
+    edge.drain()
+    assert edge.heard(connection) == [frames.Dropped("drop_oldest", 10, [(0, 10)])], "though nothing comes any more"
+    edge.pass_ms(DROPS_TOLD_MS)
+    edge.drain()
+    assert edge.heard(connection) == [], "once"
+
+
+def test_drops_are_told_before_what_is_written_after_them() -> None:
+    edge = Edge()
+    connection, session = overflowing(edge)
+    edge.deliver(*rows(session, 7))
+    edge.drain()
+    edge.say(connection, frames.Consumed(1))
+    edge.drain()
+    dropped, notify = edge.heard(connection)
+    assert dropped == frames.Dropped("drop_oldest", 1, [(0, 1)])
+    assert isinstance(notify, frames.Notify)
+    assert notify.sequence == struct.pack("<Q", 4)
+
+
+def test_drops_are_told_before_a_change_is_answered_and_before_the_end() -> None:
+    edge = Edge()
+    connection, session = overflowing(edge)
+    edge.deliver(*rows(session, 7))
+    edge.drain()
+    edge.say(connection, frames.Subscribe(9, 0, "a > 1", "drop_newest"))
+    edge.confirm_changes()
+    assert edge.heard(connection) == [frames.Dropped("drop_oldest", 1, [(0, 1)]), frames.Done(9)]
+    edge.deliver(*rows(session, 8))
+    edge.drain()
+    edge.feed(Received(COORDINATOR_PEER, Drain()))
+    dropped, bye = edge.heard(connection)
+    assert dropped == frames.Dropped("drop_newest", 1, [(0, 1)])
+    assert isinstance(bye, frames.Bye)
+
+
+def test_drops_kept_back_for_a_client_that_left_are_forgotten() -> None:
+    edge = Edge()
+    connection, session = overflowing(edge)
+    edge.deliver(*rows(session, 7))
+    edge.drain()
+    edge.close(connection)
+    edge.pass_ms(DROPS_TOLD_MS)
+    edge.drain()
+    assert edge.heard(connection) == []
+
+
+def test_where_nobody_blocks_a_full_queue_holds_nobody_up_even_for_a_round() -> None:
+    for policy in ("drop_oldest", "drop_newest"):
+        edge = Edge()
+        _, session = overflowing(edge, policy)
+        edge.deliver(*rows(session, *range(100, 110)))
+        assert edge.machine.gauges()["held_runs"] == 0
 
 
 def test_what_also_matches_a_block_subscription_is_not_dropped() -> None:
