@@ -75,6 +75,8 @@ READ_BYTES = 64 << 10
 UNREAD_BYTES = 256 << 10
 """What may wait in a client's socket buffer of ours, beyond the kernel's, before the machine is told."""
 
+DRAINED = Drained()
+
 log = logging.getLogger("kittiwake")
 
 
@@ -305,7 +307,7 @@ class Shell:
             return
         began_ns = perf_counter_ns()
         try:
-            self._execute(self.handler.handle(Drained()))
+            self._execute(self.handler.handle(DRAINED))
         except Exception as error:
             self._fail(error)
             return

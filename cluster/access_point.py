@@ -210,12 +210,14 @@ class AccessPoint:
             runs = [run for message in gathered for run in message.runs]
             lengths = b"".join([message.lengths for message in gathered])
             payload = b"".join([message.payload for message in gathered])
-        exit_points = [exit_point_of(view.exit_points, run.publisher) for run in runs]
+        exit_points = []
         exit_sequences = []
-        for run, exit_point in zip(runs, exit_points, strict=True):
-            key = (view.epoch, exit_point)
-            exit_sequences.append(self._exit_sequences[key])
-            self._exit_sequences[key] += run.count
+        for run in runs:
+            exit_point = exit_point_of(view.exit_points, run.publisher)
+            sequence = self._exit_sequences[view.epoch, exit_point]
+            self._exit_sequences[view.epoch, exit_point] = sequence + run.count
+            exit_points.append(exit_point)
+            exit_sequences.append(sequence)
         expect = list(view.matchers)
         batch = Batch(view.epoch, expect, self._sequence, runs, exit_points, exit_sequences, lengths, payload)
         self._sequence += count

@@ -96,9 +96,7 @@ assert array(UINT64).itemsize == 8, "a column of uint64 is an array of unsigned 
 
 def unpack(kind: str, data: bytes) -> list[int]:
     """Return a column's numbers; kind is UINT32 or UINT64."""
-    column = array(kind)
-    column.frombytes(data)
-    return column.tolist()
+    return array(kind, data).tolist()
 
 
 def pack(kind: str, numbers: Iterable[int]) -> bytes:
