@@ -280,8 +280,11 @@ class Shell:
 
     # The machine -------------------------------------------------------------------------------------------------
 
-    def dispatch(self, event: Event) -> None:
-        """Hand one event to the machine, do what it asks, and see to it that Drained follows."""
+    def dispatch(self, event: Event, decoding_ns: int = 0) -> None:
+        """Hand one event to the machine, do what it asks, and see to it that Drained follows.
+
+        decoding_ns: what it took to make the event of bytes.
+        """
         if self._stopped or self.handler is None:
             return
         began_ns = perf_counter_ns()
@@ -293,7 +296,7 @@ class Shell:
             self._fail(error)
             return
         if self.measures is not None:
-            self.measures.took(event, time.time_ns() // 1000, perf_counter_ns() - began_ns)
+            self.measures.took(event, time.time_ns() // 1000, perf_counter_ns() - began_ns, decoding_ns)
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -312,9 +315,6 @@ class Shell:
             self._fail(error)
             return
         self._flush()
-        self._worked(began_ns)
-
-    def _worked(self, began_ns: int) -> None:
         if self.measures is not None:
             self.measures.worked(perf_counter_ns() - began_ns)
 
@@ -527,8 +527,7 @@ class Shell:
             message = link.lane.receive(body)
             if message is not None:
                 event = Received(peer, decode_message(message))
-                self._worked(began_ns)
-                self.dispatch(event)
+                self.dispatch(event, perf_counter_ns() - began_ns)
                 if self._owners.get(protocol) is not link:
                     return  # that was its last word
         self._see_flushed()

@@ -149,13 +149,11 @@ class LaneProtocol(asyncio.Protocol):
         """Bytes came."""
         try:
             bodies = self._reader.feed(data)
-            handshake = 0
-            while not self._open and handshake < len(bodies):
-                self._handshake(bodies[handshake])
-                handshake += 1
+            while bodies and not self._open:
+                self._handshake(bodies.pop(0))
             # A listener's first frames may come in one piece with its Ready.
-            if self._open and handshake < len(bodies):
-                self._frames(self, bodies[handshake:] if handshake else bodies)
+            if bodies:
+                self._frames(self, bodies)
         except CodecError as error:
             self.abort(str(error))
 

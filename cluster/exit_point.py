@@ -298,10 +298,11 @@ class ExitPoint:
         if found:
             self._hand_over(share, found, len(results) > 1, owed)
         matched = len(found)
-        self.counters["released"] += released
-        self.counters["rejected"] += rejected
-        self.counters["matched"] += matched
-        self.counters["unmatched"] += released - matched - rejected
+        counters = self.counters
+        counters["released"] += released
+        counters["rejected"] += rejected
+        counters["matched"] += matched
+        counters["unmatched"] += released - matched - rejected
         for key, publisher, pending in owed:
             if not pending.waits:
                 self._settle(key, publisher)
@@ -380,10 +381,7 @@ class ExitPoint:
                     out.run.append(len(out.runs) - 1)
                     out.sequence.append(run.first_sequence + place - first)
                     out.payloads.append(payload)
-                mine = out.clients.get(client)
-                if mine is None:
-                    mine = out.clients[client] = []
-                mine.append((len(out.payloads) - 1, numbers))
+                out.clients[client].append((len(out.payloads) - 1, numbers))
         for (_, _, pending), count in zip(owed, matched, strict=True):
             pending.outcome = (count, pending.outcome[1], pending.outcome[2])
         for slot, out in outgoing.items():
@@ -476,7 +474,9 @@ class ExitPoint:
     def _send_acknowledgements(self) -> None:
         if not self._acknowledgements:
             return
-        known = {slot for view in (self._view, self._next) if view is not None for slot in view.connection_points}
+        known = () if self._view is None else self._view.connection_points
+        if self._next is not None:
+            known += self._next.connection_points
         for slot, acknowledge in self._acknowledgements.items():
             if slot in known:  # else it has left, and its clients have sent again what they need to know of
                 self._out.append(Send(Peer(CONNECTION_POINT, slot), acknowledge))
@@ -606,17 +606,18 @@ def _added(one: Outcome, other: Outcome) -> Outcome:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-@dataclass(slots=True)
 class _Outgoing:
     """A Deliver in the making: publications in order, and per client which of them, with its numbers."""
 
-    runs: list[tuple[str, int, int, int]] = field(default_factory=list)
-    run: list[int] = field(default_factory=list)
-    sequence: list[int] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    clients: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    last: int = -1
-    last_run: int = -1
+    __slots__ = ("clients", "last", "last_run", "payloads", "run", "runs", "sequence")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, int, int, int]] = []
+        self.run: list[int] = []
+        self.sequence: list[int] = []
+        self.payloads: list[bytes] = []
+        self.clients: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        self.last = self.last_run = -1
 
     def message(self) -> tuple[Deliver, int]:
         """Return the message and how many notifications it holds."""
@@ -625,8 +626,7 @@ class _Outgoing:
         publication: list[int] = []
         matches: list[int] = []
         numbers: list[bytes] = []
-        for client in sorted(self.clients):
-            mine = self.clients[client]
+        for client, mine in sorted(self.clients.items()):
             sessions.append(client & SESSION_MASK)
             counts.append(len(mine))
             for place, own in mine:
