@@ -145,27 +145,26 @@ class ExitPoint:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
-        match event:
-            case Received(peer, message):
-                self._received(peer, message)
-            case Drained():
-                if self._handover is not None and self._handover.step(self._out):
-                    self._out.append(Again())
-                self._send_acknowledgements()
-            case Stored() | NotStored() | OutputMarks() | OutputSealed() | OutputState():
-                self._about_output(event)
-            case _:
-                pass
+        if isinstance(event, Received):
+            # Nearly all of them are one of two: a pattern takes five times as long.
+            if isinstance(event.message, Result):
+                self._join(event.peer, event.message)
+            elif isinstance(event.message, Delivered):
+                self._delivered(event.message.tokens)
+            else:
+                self._received(event.peer, event.message)
+        elif isinstance(event, Drained):
+            if self._handover is not None and self._handover.step(self._out):
+                self._out.append(Again())
+            self._send_acknowledgements()
+        elif isinstance(event, Stored | NotStored | OutputMarks | OutputSealed | OutputState):
+            self._about_output(event)
         out, self._out = self._out, []
         return out
 
     def _received(self, peer: Peer, message: Message) -> None:
         handover = self._handover
         match message:
-            case Result():
-                self._join(peer, message)
-            case Delivered(tokens):
-                self._delivered(tokens)
             case StreamEnd():
                 self._stream_end(peer, message)
             case PublisherSettled():
