@@ -5,7 +5,7 @@ acknowledged, and sends again from the first missing one after a reconnect. The 
 number: smaller ones are doubles and dropped, larger ones mean that something in between is missing and are dropped
 too (go-back-N: on TCP it cannot happen within a connection, so a reorder window would be code without a use).
 
-Frames on the wire, after the shell's length prefix: a kind byte, a little-endian uint64, and for data the message.
+Frames on the wire: how many bytes follow (a little-endian uint32), a kind byte, a uint64, and for data the message.
 
     DATA  sequence  message
     ACK   upto      everything up to here was handled; it also moves the window
@@ -29,6 +29,7 @@ from cluster.errors import CodecError
 DATA, ACK = 0, 1
 _HEADER = struct.Struct("<BQ")
 HEADER_BYTES = _HEADER.size
+_frame_start = struct.Struct("<IBQ").pack
 
 WINDOW_MESSAGES = 4096
 WINDOW_BYTES = 32 << 20
@@ -56,6 +57,8 @@ class Lane:
         assert window_bytes >= 1, "a lane without a window"
         self._window_messages = window_messages
         self._window_bytes = window_bytes
+        self._tell_messages = window_messages // 8
+        self._tell_bytes = window_bytes // 8
         self._resend_ms = resend_ms
         self.connected = False
         # Sending: sequences up to `_acknowledged` are done with, `_flight` follows, then `_backlog`.
@@ -111,7 +114,7 @@ class Lane:
     def _launch(self, message: bytes) -> None:
         self._flight.append(message)
         self._flight_bytes += len(message)
-        self._out.append(_HEADER.pack(DATA, self._acknowledged + len(self._flight)))
+        self._out.append(_frame_start(HEADER_BYTES + len(message), DATA, self._acknowledged + len(self._flight)))
         self._out.append(message)
 
     def _refill(self) -> None:
@@ -121,9 +124,9 @@ class Lane:
             self._launch(message)
 
     def poll(self) -> list[bytes]:
-        """Return what to write now: frame bodies in pieces, each header (HEADER_BYTES long) followed by its message.
+        """Return what to write now: frames in pieces, of data first the length and the header, then the message.
 
-        An acknowledgement is a header alone. The caller owns the list.
+        The caller owns the list.
         """
         out = self._out
         if out:
@@ -158,7 +161,7 @@ class Lane:
         self._out.clear()
         self.resent += len(self._flight)
         for place, message in enumerate(self._flight, self._acknowledged + 1):
-            self._out.append(_HEADER.pack(DATA, place))
+            self._out.append(_frame_start(HEADER_BYTES + len(message), DATA, place))
             self._out.append(message)
 
     def _settle(self, upto: int) -> None:
@@ -172,7 +175,7 @@ class Lane:
     # Receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, body: bytes) -> bytes | None:
-        """Take one frame body; return its message if it is the next one. Raises CodecError."""
+        """Take one frame's body, without its length; return its message if it is the next one. Raises CodecError."""
         if len(body) < HEADER_BYTES:
             raise CodecError(f"a lane frame of {len(body)} bytes, the header alone has {HEADER_BYTES}")
         kind, number = _HEADER.unpack_from(body)
@@ -192,14 +195,14 @@ class Lane:
             return None
         self._received = number
         self._untold_bytes += len(body)
-        if self._received - self._told >= self._window_messages // 8 or self._untold_bytes >= self._window_bytes // 8:
+        if number - self._told >= self._tell_messages or self._untold_bytes >= self._tell_bytes:
             self._tell()
         return body[HEADER_BYTES:]
 
     def _tell(self) -> None:
         self._told = self._received
         self._untold_bytes = 0
-        self._out.append(_HEADER.pack(ACK, self._received))
+        self._out.append(_frame_start(HEADER_BYTES, ACK, self._received))
 
     def tick(self, now_ms: int) -> None:
         """Time passes: acknowledge what is not yet acknowledged; resend where the transport may lose."""

@@ -28,6 +28,7 @@ Matched output: what is released and has matches, or all that is, is written (`w
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cluster.columns import UINT32, UINT64, pack
@@ -83,7 +84,7 @@ from cluster.messages import (
     slot_of,
 )
 from cluster.view import View, view_of
-from cluster.written import Written
+from cluster.written import Waiting, Written
 
 SESSION_MASK = (1 << SESSION_BITS) - 1
 
@@ -98,7 +99,7 @@ PUBLISHERS_REMEMBERED = 1_000_000
 class Share:
     """The runs of one batch that this exit point joins, while matchers answer. results: by matcher slot."""
 
-    expect: frozenset[int]
+    expect: Collection[int]
     runs: list[Run]
     count: int
     results: dict[int, Result] = field(default_factory=dict)
@@ -130,7 +131,7 @@ class ExitPoint:
         self._said_ended = False
         self._streams: defaultdict[tuple[int, int], Stream] = defaultdict(Stream)  # by epoch and access point
         self._publishers: OrderedDict[PublisherKey, Publisher] = OrderedDict()
-        self._tokens: dict[int, tuple[PublisherKey, Publisher, Pending]] = {}
+        self._tokens: dict[int, Waiting] = {}
         self._next_token = incarnation << NUMBER_BITS
         self._written = Written() if config.output.path is not None else None
         self._writes_all = config.output.all
@@ -144,21 +145,20 @@ class ExitPoint:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
-        match event:
-            case Received(peer, Result() as result):
-                self._join(peer, result)
-            case Received(_, Delivered(tokens)):
-                self._delivered(tokens)
-            case Received(peer, message):
-                self._received(peer, message)
-            case Drained():
-                if self._handover is not None and self._handover.step(self._out):
-                    self._out.append(Again())
-                self._send_acknowledgements()
-            case Stored() | NotStored() | OutputMarks() | OutputSealed() | OutputState():
-                self._about_output(event)
-            case _:
-                pass
+        if isinstance(event, Received):
+            # Nearly all of them are one of two: a pattern takes five times as long.
+            if isinstance(event.message, Result):
+                self._join(event.peer, event.message)
+            elif isinstance(event.message, Delivered):
+                self._delivered(event.message.tokens)
+            else:
+                self._received(event.peer, event.message)
+        elif isinstance(event, Drained):
+            if self._handover is not None and self._handover.step(self._out):
+                self._out.append(Again())
+            self._send_acknowledgements()
+        elif isinstance(event, Stored | NotStored | OutputMarks | OutputSealed | OutputState):
+            self._about_output(event)
         out, self._out = self._out, []
         return out
 
@@ -231,8 +231,8 @@ class ExitPoint:
             return  # released already: a matcher repeats itself
         share = stream.shares.get(result.sequence)
         if share is None:
-            count = sum(run.count for run in result.runs)
-            share = stream.shares[result.sequence] = Share(frozenset(result.expect), result.runs, count)
+            count = sum([run.count for run in result.runs])
+            share = stream.shares[result.sequence] = Share(result.expect, result.runs, count)
         assert matcher.slot in share.expect, f"{matcher} answers, {sorted(share.expect)} were asked"
         share.results[matcher.slot] = result
         self._advance(key)
@@ -255,30 +255,34 @@ class ExitPoint:
 
     def _release(self, share: Share) -> None:
         results = [share.results[slot] for slot in sorted(share.results)]
-        pendings: list[Pending] = []
+        owed: list[Waiting] = []  # per run
         skipped: set[int] = set()  # publications that are doubles, or known to match nothing
         skips: list[int] = []  # per run, how many of its first ones are
         rejected = 0
         first = 0
         for run in share.runs:
-            publisher = self._publisher(run)
-            doubles = min(max(publisher.released - run.first_sequence + 1, 0), run.count)
-            skips.append(doubles)
-            if doubles:
+            key = (run.publisher, run.instance)
+            publisher = self._publisher(key, run)
+            doubles = 0
+            if publisher.released >= run.first_sequence:
+                doubles = min(publisher.released - run.first_sequence + 1, run.count)
                 skipped.update(range(first, first + doubles))
                 self.counters["duplicates"] += doubles
+            skips.append(doubles)
             last = run.first_sequence + run.count - 1
             publisher.released = max(publisher.released, last)
-            refusals = [
-                (run.first_sequence + at - first, reason)
-                for at, reason in results[0].rejected
-                if first <= at < first + run.count
-            ]
-            broken = sum(sequence >= run.first_sequence + doubles for sequence, _ in refusals)
-            rejected += broken
-            pending = Pending(0, run.client, last, refusals, outcome=(0, broken, doubles))
+            pending = Pending(0, run.client, last, [], outcome=(0, 0, doubles))
+            if results[0].rejected:
+                pending.rejected = [
+                    (run.first_sequence + at - first, reason)
+                    for at, reason in results[0].rejected
+                    if first <= at < first + run.count
+                ]
+                broken = sum(sequence >= run.first_sequence + doubles for sequence, _ in pending.rejected)
+                rejected += broken
+                pending.outcome = (0, broken, doubles)
             publisher.pending.append(pending)
-            pendings.append(pending)
+            owed.append((key, publisher, pending))
             first += run.count
         released = share.count - len(skipped)
         found = merge(results)
@@ -287,22 +291,23 @@ class ExitPoint:
         if skipped:
             found = {place: one for place, one in found.items() if place not in skipped}
         if found and self._written is not None:
-            self._write(share, results, found, skips, pendings)
+            self._write(share, results, found, skips, owed)
         if self._writes_all:
             found = {place: one for place, one in found.items() if one[1]}
         if found:
-            self._hand_over(share, found, len(results) > 1, pendings)
+            self._hand_over(share, found, len(results) > 1, owed)
         matched = len(found)
-        self.counters["released"] += released
-        self.counters["rejected"] += rejected
-        self.counters["matched"] += matched
-        self.counters["unmatched"] += released - matched - rejected
-        for run, pending in zip(share.runs, pendings, strict=True):
+        counters = self.counters
+        counters["released"] += released
+        counters["rejected"] += rejected
+        counters["matched"] += matched
+        counters["unmatched"] += released - matched - rejected
+        for key, publisher, pending in owed:
             if not pending.waits:
-                self._settle((run.publisher, run.instance), self._publishers[run.publisher, run.instance])
+                self._settle(key, publisher)
 
-    def _publisher(self, run: Run) -> Publisher:
-        key = (run.publisher, run.instance)
+    def _publisher(self, key: PublisherKey, run: Run) -> Publisher:
+        """Return what is known of the publisher; `run` is its newest, and the first if nothing is."""
         publisher = self._publishers.get(key)
         if publisher is None:
             if len(self._publishers) >= PUBLISHERS_REMEMBERED:
@@ -324,34 +329,31 @@ class ExitPoint:
 
     # Handing over ------------------------------------------------------------------------------------------------
 
-    def _write(
-        self, share: Share, results: list[Result], found: Found, skips: list[int], pendings: list[Pending]
-    ) -> None:
+    def _write(self, share: Share, results: list[Result], found: Found, skips: list[int], owed: list[Waiting]) -> None:
         """Have these publications written; runs that asked for it wait until they are on disk."""
         assert self._written is not None, "an output that is not written"
-        publishers = [self._publishers[run.publisher, run.instance] for run in share.runs]
+        publishers = [publisher for _, publisher, _ in owed]
         append = self._written.append(results[0].epoch, share.runs, publishers, results, found, skips)
         if append is None:
             return
         self._out.append(append)
         if append.sync:
             first = 0
-            for run, pending in zip(share.runs, pendings, strict=True):
+            for run, waiting in zip(share.runs, owed, strict=True):
                 if run.stored:
                     sequences = [run.first_sequence + at for at in range(run.count) if first + at in found]
                     if sequences:
-                        pending.waits += 1
-                        key = (run.publisher, run.instance)
-                        self._written.wait(append.number, (key, self._publishers[key], pending), sequences)
+                        waiting[2].waits += 1
+                        self._written.wait(append.number, waiting, sequences)
                 first += run.count
 
-    def _hand_over(self, share: Share, found: Found, several: bool, pendings: list[Pending]) -> None:
+    def _hand_over(self, share: Share, found: Found, several: bool, owed: list[Waiting]) -> None:
         """Send each connection point the notifications of its clients. several: matchers have answered."""
         # Which run a publication is of: publications are ascending, so one walk along the runs suffices.
         outgoing: dict[int, _Outgoing] = {}
         tokens: dict[int, int] = {}
         at, first = 0, 0
-        matched = [0] * len(pendings)
+        matched = [0] * len(owed)
         for place in sorted(found) if several else found:
             while place >= first + share.runs[at].count:
                 first += share.runs[at].count
@@ -370,38 +372,36 @@ class ExitPoint:
                         out.last_run = at
                         token = tokens.get(at)
                         if token is None:
-                            token = tokens[at] = self._token(run, pendings[at])
-                        pendings[at].waits += 1
-                        pendings[at].handed += 1
+                            token = tokens[at] = self._token(owed[at])
+                        pending = owed[at][2]
+                        pending.waits += 1
+                        pending.handed += 1
                         out.runs.append((run.publisher, run.instance, run.time_us, token))
                     out.run.append(len(out.runs) - 1)
                     out.sequence.append(run.first_sequence + place - first)
                     out.payloads.append(payload)
-                mine = out.clients.get(client)
-                if mine is None:
-                    mine = out.clients[client] = []
-                mine.append((len(out.payloads) - 1, numbers))
-        for pending, count in zip(pendings, matched, strict=True):
+                out.clients[client].append((len(out.payloads) - 1, numbers))
+        for (_, _, pending), count in zip(owed, matched, strict=True):
             pending.outcome = (count, pending.outcome[1], pending.outcome[2])
         for slot, out in outgoing.items():
             message, count = out.message()
             self.counters["notifications"] += count
             self._out.append(Send(Peer(CONNECTION_POINT, slot), message))
 
-    def _token(self, run: Run, pending: Pending) -> int:
+    def _token(self, waiting: Waiting) -> int:
         token = self._next_token
         self._next_token += 1
-        key = (run.publisher, run.instance)
-        self._tokens[token] = (key, self._publishers[key], pending)
+        self._tokens[token] = waiting
         return token
 
     # Acknowledging -----------------------------------------------------------------------------------------------
 
     def _delivered(self, tokens: list[int]) -> None:
         for token in tokens:
-            if token not in self._tokens:
+            waiting = self._tokens.get(token)
+            if waiting is None:
                 continue  # of before a recovery
-            key, publisher, pending = self._tokens[token]
+            key, publisher, pending = waiting
             pending.waits -= 1
             pending.handed -= 1
             if not pending.handed:
@@ -471,7 +471,11 @@ class ExitPoint:
             self._go_on()
 
     def _send_acknowledgements(self) -> None:
-        known = {slot for view in (self._view, self._next) if view is not None for slot in view.connection_points}
+        if not self._acknowledgements:
+            return
+        known = () if self._view is None else self._view.connection_points
+        if self._next is not None:
+            known += self._next.connection_points
         for slot, acknowledge in self._acknowledgements.items():
             if slot in known:  # else it has left, and its clients have sent again what they need to know of
                 self._out.append(Send(Peer(CONNECTION_POINT, slot), acknowledge))
@@ -601,17 +605,18 @@ def _added(one: Outcome, other: Outcome) -> Outcome:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-@dataclass(slots=True)
 class _Outgoing:
     """A Deliver in the making: publications in order, and per client which of them, with its numbers."""
 
-    runs: list[tuple[str, int, int, int]] = field(default_factory=list)
-    run: list[int] = field(default_factory=list)
-    sequence: list[int] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    clients: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    last: int = -1
-    last_run: int = -1
+    __slots__ = ("clients", "last", "last_run", "payloads", "run", "runs", "sequence")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, int, int, int]] = []
+        self.run: list[int] = []
+        self.sequence: list[int] = []
+        self.payloads: list[bytes] = []
+        self.clients: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        self.last = self.last_run = -1
 
     def message(self) -> tuple[Deliver, int]:
         """Return the message and how many notifications it holds."""
@@ -620,8 +625,7 @@ class _Outgoing:
         publication: list[int] = []
         matches: list[int] = []
         numbers: list[bytes] = []
-        for client in sorted(self.clients):
-            mine = self.clients[client]
+        for client, mine in sorted(self.clients.items()):
             sessions.append(client & SESSION_MASK)
             counts.append(len(mine))
             for place, own in mine:

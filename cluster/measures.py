@@ -68,9 +68,9 @@ class Measures:
         """So long was worked, for no event in particular."""
         self.useful_ns += spent_ns
 
-    def took(self, event: Event, now_us: int, spent_ns: int) -> None:
-        """The event has been handled, at now_us (microseconds since 1970), and took so long."""
-        self.useful_ns += spent_ns
+    def took(self, event: Event, now_us: int, spent_ns: int, decoding_ns: int = 0) -> None:
+        """The event has been handled, at now_us (microseconds since 1970), and took so long, after its decoding."""
+        self.useful_ns += spent_ns + decoding_ns
         if type(event) is not Received:
             return
         message = event.message

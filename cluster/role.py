@@ -28,6 +28,7 @@ from cluster.messages import (
     MATCHER,
     Connect,
     Disconnect,
+    Drained,
     Event,
     Flushed,
     Gone,
@@ -58,6 +59,9 @@ DOWNSTREAM = {
     EXIT_POINT: CONNECTION_POINT,
 }
 """Whom a layer dials; the lane carries both directions."""
+
+OF_MEMBERSHIP = frozenset({Gone, Install, Recover, Prepare, Retire})
+"""The messages that are not for the machine alone."""
 
 
 class Machine(Protocol):
@@ -113,11 +117,15 @@ class Role:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what to do about it, in order."""
-        match event:
-            case Received(_, Gone(member)):
-                return [Disconnect(member)]
-            case _:
-                out = self.machine.handle(event)
+        if isinstance(event, Received):
+            # Nearly all that comes: told apart first, it does not pay for the patterns below.
+            if type(event.message) not in OF_MEMBERSHIP:
+                return self.machine.handle(event)
+            if isinstance(event.message, Gone):
+                return [Disconnect(event.message.member)]
+        out = self.machine.handle(event)
+        if isinstance(event, Drained):
+            return out
         match event:
             case LaneUp(peer):
                 self._up.add(peer)

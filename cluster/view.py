@@ -69,6 +69,7 @@ class View:
     exit_points: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        peers: dict[str, tuple[Peer, ...]] = {}
         for name, layer in (
             ("connection_points", CONNECTION_POINT),
             ("access_points", ACCESS_POINT),
@@ -79,12 +80,14 @@ class View:
             assert slots, f"a view without a {layer}"
             assert len(set(slots)) == len(slots), f"a {layer} slot is in the view twice"
             object.__setattr__(self, name, slots)
+            peers[layer] = tuple(Peer(layer, slot) for slot in slots)
         owners = columns.u16(self.owners)
         assert len(owners) == KEY_GROUPS, f"{len(owners)} key groups instead of {KEY_GROUPS}"
         present = set(np.unique(owners).tolist())
         assert present <= set(self.matchers), "a key group is owned by a slot that is not in the view"
         object.__setattr__(self, "_owners", owners.tolist())
         object.__setattr__(self, "_by_peer", {member.peer: member for member in self.members})
+        object.__setattr__(self, "_peers", peers)
 
     def owner_of_group(self, group: int) -> int:
         """Return the slot of the matcher that owns the key group."""
@@ -103,7 +106,8 @@ class View:
 
     def peers(self, layer: str) -> tuple[Peer, ...]:
         """Return the slices of a layer, ascending by slot."""
-        return tuple(sorted(member.peer for member in self.members if member.layer == layer))
+        by_layer: dict[str, tuple[Peer, ...]] = self._peers  # type: ignore[attr-defined]
+        return by_layer[layer]
 
     @property
     def owners_list(self) -> list[int]:

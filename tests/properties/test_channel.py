@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from cluster.channel import ACK, DATA, HEADER_BYTES, Lane
+from cluster.codec import FrameReader
 from cluster.errors import CodecError
 
 HEADER = struct.Struct("<BQ")
@@ -15,17 +16,9 @@ HEADER = struct.Struct("<BQ")
 
 def bodies(lane: Lane) -> list[bytes]:
     """Return what the lane wants written, as frame bodies."""
-    pieces = lane.poll()
-    out: list[bytes] = []
-    at = 0
-    while at < len(pieces):
-        assert len(pieces[at]) == HEADER_BYTES
-        if HEADER.unpack(pieces[at])[0] == DATA:
-            out.append(pieces[at] + pieces[at + 1])
-            at += 2
-        else:
-            out.append(pieces[at])
-            at += 1
+    reader = FrameReader(1 << 20)
+    out = reader.feed(b"".join(lane.poll()))
+    assert not reader.pending, "half a frame"
     return out
 
 

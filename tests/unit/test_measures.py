@@ -10,6 +10,7 @@ import pytest
 
 from autoscaler.signals import DELAY_BOUNDS_MS
 from cluster.channel import Lane
+from cluster.codec import FrameReader
 from cluster.columns import UINT32, UINT64, pack
 from cluster.config import Config, OutputSettings
 from cluster.figures import autoscaler_series, series_of
@@ -243,13 +244,10 @@ def test_a_backlog_is_what_is_left_when_a_confirmation_comes() -> None:
     for _ in range(3):
         sender.send(b"12345")
     assert sender.take_backlog() == (3, 15), "nothing is confirmed: all of it waits, for all that is known"
-    for frame in sender.poll()[:4]:
-        if len(frame) > 5:
-            header = frame
-        else:
-            receiver.receive(header + frame)
+    for body in FrameReader(100).feed(b"".join(sender.poll()))[:2]:
+        receiver.receive(body)
     receiver.tick(1)
-    (confirmation,) = receiver.poll()
+    (confirmation,) = FrameReader(100).feed(b"".join(receiver.poll()))
     sender.receive(confirmation)
     sender.send(b"later")
     assert sender.take_backlog() == (1, 5), "two are handled; what was sent since is not held against the peer"
