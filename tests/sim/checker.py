@@ -197,10 +197,11 @@ def check_latest(session: Session, lost: list[tuple[int, Publication]]) -> None:
     """Check that something newer came for what a subscription with latest_per_key has lost, if not to the limit.
 
     lost: (number, publication) of what was certain to match and never came. What outdates it came to the connection
-    point after it, and so to the client after it was sent, and no earlier than the same publisher's own.
+    point after it, and so to the client after it was sent, and no earlier than the same publisher's own. It may be one
+    that the client had of an earlier session and that its publisher has sent again.
     """
     by_value: dict[tuple[int, Any], list[Received]] = {}
-    for received in session.received.values():
+    for received in (*session.received.values(), *session.again):
         for number in received.numbers:
             attribute = _attribute(session.policies[number])
             if attribute is not None:

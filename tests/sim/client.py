@@ -114,6 +114,7 @@ class Session:
     served:    by subscription number, of those that asked for what is valid.
     policies:  by subscription number. dropped_for: notifications told as dropped, by reason; drops: by subscription
                and reason.
+    again:     what came though the client had it, of an earlier session, and was left out as the SDK does.
     """
 
     client: Client
@@ -122,6 +123,7 @@ class Session:
     histories: dict[int, list[State]] = field(default_factory=dict)
     policies: dict[int, str] = field(default_factory=dict)
     received: dict[int, Received] = field(default_factory=dict)
+    again: list[Received] = field(default_factory=list)
     dropped_for: dict[str, int] = field(default_factory=dict)
     drops: dict[tuple[int, str], int] = field(default_factory=dict)
     ended: int = NEVER
@@ -513,6 +515,7 @@ class Client:
             self._last[publication.publisher] = sequence
             if sequence <= self._upto.get(publication.publisher, 0) and self.doubles_may_come():
                 self.doubles += 1  # as the SDK does
+                session.again.append(Received(stamp, publication, own))
                 continue
             self._upto[publication.publisher] = sequence
             require(publication.number not in self.seen, f"{self.name}: #{publication.number} came twice")
