@@ -90,10 +90,9 @@ class Connections:
         """End a connection, with its session, which is told first of what was dropped."""
         if connection.session is not None:
             self._shared.tell_drops(connection.session)
+            self._last_words(connection.session)
         self._shared.counters["refused"] += 1
         self._shared.counters["slow_disconnected"] += bye.code == "slow"
-        if connection.session is not None:
-            self._last_words(connection.session)
         self.forget(connection)
         self.end(connection.number, bye)
 
