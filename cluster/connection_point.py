@@ -330,7 +330,8 @@ class ConnectionPoint:
             case Deliver():
                 self._delivering.deliver(peer.slot, message)
             case Acknowledge():
-                self._publishing.acknowledge(message)
+                if message.since >= self._recovered:
+                    self._publishing.acknowledge(message)
             case Changed(numbers, since):
                 if since >= self._recovered:
                     self._subscribing.changed(numbers)

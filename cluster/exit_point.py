@@ -136,8 +136,9 @@ class ExitPoint:
         self._written = Written() if config.output.path is not None else None
         self._writes_all = config.output.all
         self._rebuilding: int | None = None  # the epoch, while the output is looked through
-        self._recovered = 0  # the epoch of the last Recover; what is of an earlier one is void
-        self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], []))
+        # The epoch of the last Recover, or of the view that it began with; what is of an earlier one is void.
+        self._since = 0
+        self._acknowledgements: defaultdict[int, Acknowledge] = defaultdict(lambda: Acknowledge([], [], self._since))
         self._out: list[Instruction] = []
         self.counters = dict.fromkeys(
             ("released", "matched", "unmatched", "rejected", "duplicates", "notifications"), 0
@@ -169,8 +170,9 @@ class ExitPoint:
                 self._stream_end(peer, message)
             case PublisherSettled():
                 self._settled_before(message)
-            case Install():
+            case Install(epoch):
                 self._view = view_of(message)
+                self._since = epoch
                 self._adopt(self._view)
             case NameClients(names, ended):
                 if self._written is not None:
@@ -224,7 +226,7 @@ class ExitPoint:
     def _join(self, matcher: Peer, result: Result) -> None:
         assert matcher.layer == MATCHER, f"{self._peer} got a Result from {matcher}"
         key = (result.epoch, result.access_point)
-        if result.epoch < self._recovered:
+        if result.epoch < self._since:
             return
         stream = self._streams[key]
         if result.sequence < stream.next:
@@ -411,7 +413,7 @@ class ExitPoint:
 
     def _settled_before(self, message: PublisherSettled) -> None:
         """Runs that the former exit point of a publisher has released are done."""
-        if message.epoch < self._recovered:
+        if message.epoch < self._since:
             return
         key = (message.publisher, message.instance)
         publisher = self._publishers.get(key)
@@ -503,7 +505,7 @@ class ExitPoint:
 
     def _rebuild(self, epoch: int) -> None:
         """All have heard Recover, and write no more."""
-        if epoch != self._recovered:
+        if epoch != self._since:
             return
         if self._written is None:
             self._out.append(Send(COORDINATOR_PEER, Rebuilt(epoch)))
@@ -581,7 +583,7 @@ class ExitPoint:
     def _recover(self, view: View) -> None:
         """Begin anew with this view."""
         self._view = view
-        self._recovered = view.epoch
+        self._since = view.epoch
         self._next = self._handover = None
         self._said_ended = False
         for held in (self._streams, self._publishers, self._tokens, self._acknowledgements):

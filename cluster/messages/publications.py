@@ -131,10 +131,14 @@ class Acknowledge(Message, frozen=True, array_like=True, tag=6, gc=False):
 
     outcomes: for each of these, how many of the publications that it is about were matched, not well-formed, and
               doubles, whatever else these are.
+    since:    the epoch of the last Recover that the exit point has heard, or of the view that it began with. After a
+              later one this is void, as the publications are sent again: told all the same, a client could subscribe
+              to what it knows to be over, and get it.
     """
 
     acknowledgements: list[tuple[int, int, list[tuple[int, str]]]]
     outcomes: list[tuple[int, int, int]]
+    since: int
 
 
 class NameClients(Message, frozen=True, array_like=True, tag=11, gc=False):

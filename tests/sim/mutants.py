@@ -327,7 +327,7 @@ def acknowledgements_lost(replace: Replace) -> None:
     original = Publishing.acknowledge
 
     def acknowledge(self: Publishing, message: Acknowledge) -> None:
-        original(self, Acknowledge(message.acknowledgements[:1], message.outcomes[:1]))
+        original(self, Acknowledge(message.acknowledgements[:1], message.outcomes[:1], message.since))
 
     replace(Publishing, "acknowledge", acknowledge)
 

@@ -18,7 +18,7 @@ from cluster.coordinating.recovering import Recovering
 from cluster.coordinating.shared import Shared
 from cluster.exit_point import ExitPoint
 from cluster.matcher import Matcher
-from cluster.messages import CONNECTION_POINT, Instruction, Peer, Persist, Recover, Renew, Resume, Send
+from cluster.messages import CONNECTION_POINT, Instruction, Peer, Persist, Recover, Renew, Result, Resume, Send
 from cluster.recovery import Recovery
 from cluster.serving.changes import Changes
 from cluster.serving.connections import Connection
@@ -37,7 +37,7 @@ def acknowledged_too_early(replace: Replace) -> None:
     original = ExitPoint._settle
 
     def settle(self: ExitPoint, key: Any, publisher: Any) -> None:
-        while self._recovered and publisher.pending:
+        while self._since > 1 and publisher.pending:
             done = publisher.pending.popleft()
             self._tell(key, publisher, done, 1, done.rejected, done.outcome)
         original(self, key, publisher)
@@ -206,13 +206,14 @@ def zombie_at_the_matcher(replace: Replace) -> None:
 
 @mutant("an exit point takes results of an earlier epoch", seeds=20, scenario="crash")
 def zombie_at_the_exit_point(replace: Replace) -> None:
-    original = ExitPoint._recover
+    original = ExitPoint._join
 
-    def recover(self: ExitPoint, view: View) -> None:
-        original(self, view)
-        self._recovered = 0
+    def join(self: ExitPoint, matcher: Peer, result: Result) -> None:
+        since, self._since = self._since, min(self._since, result.epoch)
+        original(self, matcher, result)
+        self._since = since
 
-    replace(ExitPoint, "_recover", recover)
+    replace(ExitPoint, "_join", join)
 
 
 @mutant("an exit point holds for delivered what it had released before the recovery", seeds=0, scenario="crash")

@@ -211,11 +211,15 @@ class Edge:
         """Return the number of the session at this connection."""
         return self.key(connection) & 0xFFFFFFFF
 
+    @property
+    def since(self) -> int:
+        """The epoch of the last Recover, which exit points have heard as well."""
+        return self.machine._recovered
+
     def acknowledge(self, key: int, upto: int, rejected: list[tuple[int, str]] | None = None) -> None:
         """The exit point acknowledges."""
-        self.feed(
-            Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])], [(0, len(rejected or []), 0)]))
-        )
+        outcomes = [(0, len(rejected or []), 0)]
+        self.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, rejected or [])], outcomes, self.since)))
 
     def confirm_changes(self) -> None:
         """Answer all subscription changes that were sent, as the access point does."""

@@ -43,7 +43,8 @@ def books(gauges: dict[str, int]) -> tuple[int, ...]:
 def answer(edge: Edge, key: int, upto: int, outcome: tuple[int, int], rejected: int = 0) -> None:
     """An exit point acknowledges. outcome: matched, repeated; rejected: so many of the last."""
     refused = [(upto - place, "bad") for place in range(rejected)]
-    edge.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, refused)], [(outcome[0], rejected, outcome[1])])))
+    outcomes = [(outcome[0], rejected, outcome[1])]
+    edge.feed(Received(Peer(EXIT_POINT, 0), Acknowledge([(key, upto, refused)], outcomes, edge.since)))
 
 
 def test_each_acknowledgement_says_what_became_of_its_publications() -> None:

@@ -16,6 +16,7 @@ from cluster.messages import (
     MATCHER,
     NUMBER_BITS,
     Abort,
+    Acknowledge,
     Changed,
     ChangeSubscriptions,
     Commit,
@@ -374,6 +375,26 @@ def test_a_client_that_leaves_before_the_rebuild_is_removed_by_it() -> None:
     answer(edge, removal.change)
     resume(edge)
     assert changes_of(edge) == [], "once"
+
+
+def test_an_acknowledgement_of_before_the_recovery_is_void() -> None:
+    """What it is about is sent again, and may match a subscription that the publisher opens next: it must not know."""
+    edge = Edge()
+    client = edge.login()
+    edge.say(client, publish(1))
+    edge.drain()
+    stale = Acknowledge([(edge.key(client), 1, [])], [(0, 0, 0)], edge.since)
+    recover(edge, view(2), (MATCHER, 0))
+    edge.feed(Received(Peer(EXIT_POINT, 0), stale))
+    assert edge.heard(client) == []
+    resume(edge)
+    edge.feed(Received(Peer(EXIT_POINT, 0), stale))
+    edge.drain()
+    assert edge.heard(client) == []
+    edge.acknowledge(edge.key(client), 1)
+    (told,) = edge.heard(client)
+    assert isinstance(told, frames.Acknowledged)
+    assert told.upto == 1
 
 
 def test_numbers_of_changes_are_above_those_of_any_incarnation_before() -> None:

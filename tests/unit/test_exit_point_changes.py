@@ -311,7 +311,7 @@ def test_what_has_changed_since_the_copy_follows_and_the_last_word_waits_for_the
     out = bench.end(0, 5)
     client = client_key(0, 77)
     assert out == [
-        Send(Peer(CONNECTION_POINT, 0), Acknowledge([(client, 3, [])], [(0, 0, 0)])),
+        Send(Peer(CONNECTION_POINT, 0), Acknowledge([(client, 3, [])], [(0, 0, 0)], 1)),
         Send(Peer(EXIT_POINT, 1), PublisherStates(2, [PublisherState(goes, 1, 3, 0)], False)),
         Send(Peer(CONNECTION_POINT, 0), EpochEnd(2)),
     ], "acknowledgements before, what was known already not again"
