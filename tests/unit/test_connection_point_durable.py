@@ -1,4 +1,4 @@
-"""What a connection point refuses to the client of a durable session: it is told why, and the session stays as it was."""
+"""What a connection point refuses to the client of a durable session: the reason; the session stays as it was."""
 
 from __future__ import annotations
 
