@@ -336,8 +336,6 @@ class ClientProtocol:
             self.delivery.session_began(Positions(manual=self.durable.manual, changed=changed))
             self._session = welcome.session
             self.sessions += 1
-        if len(welcome.held) % 4:
-            raise CodecError("Welcome.held is not a column of uint32")
         for number, filter, policy in self._listed:
             if not self.requests.knows(number):
                 self.requests.adopt(number, filter, policy)
@@ -357,6 +355,8 @@ class ClientProtocol:
             reason = f"the broker speaks version {welcome.version} of the protocol, this client {VERSION}"
             outcomes.append(Ended("version", reason, reconnect=False))
             return
+        if len(welcome.held) % 4:
+            raise CodecError("Welcome.held is not a column of uint32")
         self.state = "open"
         self.welcome = welcome
         outcomes.append(Opened(welcome))

@@ -172,7 +172,7 @@ class Log:
             except FileNotFoundError:
                 continue
             if not found:
-                raise OffsetsGoneError(segment.slot, segment.first, manifest.first)
+                raise OutputError("is listed no more, and nothing that is listed has its rows", file=segment.path)
             return found
         raise OutputError("its rows move as fast as they are looked for", file=segment.path)
 

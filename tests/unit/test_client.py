@@ -213,6 +213,22 @@ def test_bad_arguments_are_refused_at_once(options: dict[str, Any]) -> None:
         Client([])
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"instance": -1}, r"instance is -1, it must be from 0 to 2\*\*64 - 1"),
+        ({"instance": 1 << 64}, f"instance is {1 << 64}, "),
+        ({"first_sequence": 0}, r"first_sequence is 0, it must be from 1 to 2\*\*62 - 1"),
+        ({"first_sequence": 1 << 62}, f"first_sequence is {1 << 62}, "),
+    ],
+)
+def test_a_life_that_goes_on_says_where(options: dict[str, int], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Client([Broker().connector], **options)  # type: ignore[arg-type]
+    for good in ({"instance": 0}, {"instance": (1 << 64) - 1}, {"first_sequence": (1 << 62) - 1}):
+        Client([Broker().connector], **good)  # type: ignore[arg-type]
+
+
 def test_without_a_name_it_has_one_of_its_own() -> None:
     assert connect().client_id != connect().client_id
 

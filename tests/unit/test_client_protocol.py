@@ -7,18 +7,23 @@ import struct
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
 
 from cluster import frames
 from cluster.client.delivery import Delivery, Inbox
-from cluster.client.protocol import Arrived, ClientProtocol, Ended, Opened, publication_limits
+from cluster.client.positions import Positions
+from cluster.client.protocol import Arrived, ClientProtocol, Durable, Ended, Opened, publication_limits
 from cluster.client.publishing import Offer, Publishing
 from cluster.client.requests import Request, Requests
 from cluster.codec import FrameReader, decode_client_frame, encode_frame
 from cluster.errors import CodecError, FilterError, PolicyError, RefusedError
-from cluster.frames import Acknowledged, Bye, Done, Dropped, Hello, Notify, Ping, Pong, Publish, Refused, Welcome
+from cluster.frames import Acknowledged, Bye, Done, Dropped, Held, Hello, Notify, Ping, Pong, Publish, Refused, Welcome
 from tests.unit.client_broker import notify_frame, split
 
+WELCOME_BACK = Welcome(
+    frames.VERSION, 1, 1000, 100, 10_000, 4096, 256, 1000, 10, resumed=True, held=bytes(4) + b"\1\0\0\0", listed=2
+)
 WELCOME = Welcome(frames.VERSION, 1, 1000, 100, 10_000, 4096, 256, 1000, 10)
 
 
@@ -667,6 +672,33 @@ def test_a_run_that_is_not_there_and_a_match_of_nothing_are_malformed() -> None:
         delivery.notify(frame([]))
 
 
+@pytest.mark.parametrize(("positions", "again"), [(b"", b"\0\0"), (bytes(15), b"\0\0"), (bytes(16), b"\0")])
+def test_positions_that_do_not_fit_deliver_nothing(positions: bytes, again: bytes) -> None:
+    delivery, inbox = Delivery(8), Inbox()
+    delivery.open(0, inbox)
+    two = frame([0], [0])
+    with pytest.raises(CodecError, match="positions of the notifications do not fit the session"):
+        delivery.notify(msgspec.structs.replace(two, positions=bytes(16), redelivered=b"\0\0"))  # not durable
+    delivery.session_began(Positions(manual=False))
+    with pytest.raises(CodecError, match="positions of the notifications do not fit the session"):
+        delivery.notify(msgspec.structs.replace(two, positions=positions, redelivered=again))
+    assert not inbox.queue
+    delivery.notify(msgspec.structs.replace(two, positions=struct.pack("<2Q", 1, 2), redelivered=b"\0\0"))
+    assert [one.sequence for one in inbox.queue] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 32])
+def test_what_is_valid_for_no_number_of_a_subscription_is_malformed(number: int) -> None:
+    delivery, inbox = Delivery(8), Inbox()
+    delivery.open(0, inbox)
+    good = frame([0])
+    columns = good.runs, good.run, good.sequence, good.lengths, good.payload
+    with pytest.raises(CodecError, match=f"valid publications for subscription {number}"):
+        delivery.notify_valid(frames.NotifyValid(number, True, *columns), counted=True)
+    assert not inbox.queue
+    assert delivery.notify_valid(frames.NotifyValid(0, True, *columns), counted=True) == {inbox}
+
+
 def columns_of(notify: Notify) -> list[Any]:
     return [getattr(notify, name) for name in notify.__struct_fields__[1:]]
 
@@ -761,6 +793,23 @@ def test_somebody_else_answers() -> None:
         assert isinstance(ended, Ended)
         assert (ended.code, ended.reconnect) == ("malformed", False)
         assert "not a connection point" in ended.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ([WELCOME_BACK, Held([(0, "a", "block")]), Ping()], "Ping came in place of Held"),
+        ([msgspec.structs.replace(WELCOME_BACK, held=b"\0\0\0", listed=0)], "Welcome.held is not a column of uint32"),
+    ],
+)
+def test_a_session_that_is_not_told_in_full_is_none(answer: list[frames.ServerFrame], words: str) -> None:
+    protocol = ClientProtocol("lab", 77, 8, durable=Durable())
+    protocol.connection_made()
+    [ended] = protocol.receive(b"".join(map(encode_frame, answer)))
+    assert isinstance(ended, Ended), "it was open for a moment"
+    assert (ended.code, ended.reconnect) == ("malformed", False)
+    assert words in ended.reason
+    assert (protocol.state, protocol.welcome, protocol.sessions, protocol.left_behind) == ("ended", None, 0, {})
 
 
 def test_damage_after_the_login_is_worth_another_connection() -> None:

@@ -85,6 +85,11 @@ def test_the_files_that_come_along_are_good(name: str) -> None:
         ({"filters": {"depth": 65}}, ["filters.depth", "64"]),
         ({"output": {"path": "output", "all": "yes"}}, ["output.all", "bool"]),
         ({"output": {"all": True}}, ["output.all", "output.path"]),
+        (
+            {"output": {"compact_to_bytes": 1 << 20, "compact_below_bytes": 1 << 21}},
+            ["output.compact_to_bytes: below "],
+        ),
+        ({"durable": {"expires_s": 61, "expires_s_max": 60}}, ["durable.expires_s: above durable.expires_s_max"]),
     ],
 )
 def test_what_is_wrong_is_named(document: Any, words: list[str]) -> None:

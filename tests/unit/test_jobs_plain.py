@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JNetworkError
 
 from actors.cli import main
 from actors.commands.analyse_options import Duration, operations_in, subscriptions_in
 from actors.commands.failures import Failure
 from cluster.errors import ConfigError, SparkError
-from cluster.spark.jobs import interest, svg, tables
+from cluster.output.disk import LocalDisk
+from cluster.output.slot_log import write_rows
+from cluster.spark.jobs import exceedances, interest, running, svg, tables
 from cluster.spark.jobs.delay import EpochSeen, Transition, phases, transitions
-from cluster.spark.jobs.limits import load_limits
-from cluster.spark.jobs.options import JobOptions
+from cluster.spark.jobs.limits import Limits, load_limits
+from cluster.spark.jobs.options import JobOptions, folder_of
 from cluster.spark.jobs.readings import ReadingColumns
+from tests.spark.rows import make_row
 
 # -- limits
 
@@ -71,7 +76,28 @@ def test_a_missing_list_of_limits(tmp_path: Path) -> None:
         load_limits(tmp_path / "no.yaml")
 
 
+def test_a_job_without_limits_that_it_can_judge_says_so() -> None:
+    log: Any = None  # it is not looked at before
+    for job in (exceedances.batch, exceedances.follow):
+        with pytest.raises(ConfigError, match=r"limits: none$"):
+            job(log, JobOptions(limits=Limits(limits=())))
+    daily = Limits(limits=tuple(one for one in load_limits().limits if one.averaging != "hour"))
+    assert daily.limits
+    with pytest.raises(ConfigError, match="limits: none is hourly, and a stream keeps those alone"):
+        exceedances.follow(log, JobOptions(limits=daily))
+
+
 # -- options
+
+
+def test_results_do_not_go_where_a_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "to"
+    path.write_text("mine")
+    for place, said in ((path, "to: File exists"), (path / "below", "below: Not a directory")):
+        with pytest.raises(ConfigError, match=said):
+            folder_of(place)
+    assert path.read_text() == "mine"
+    assert folder_of(tmp_path / "a" / "b").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -251,6 +277,79 @@ def test_a_stream_does_not_begin_on_a_finished_table(tmp_path: Path) -> None:
         tables.check_stream(tmp_path, KEPT)
     tables.checkpoint(tmp_path, KEPT).mkdir(parents=True)
     tables.check_stream(tmp_path, KEPT)
+
+
+def test_a_finished_table_is_not_written_where_a_stream_keeps_it(tmp_path: Path) -> None:
+    tables.checkpoint(tmp_path, KEPT).mkdir(parents=True)
+    frame: Any = None  # it is not computed
+    with pytest.raises(SparkError, match="kept: a stream keeps this table; give another folder"):
+        tables.write(tables.Result(KEPT, frame), tmp_path)
+    assert tables.checkpoint(tmp_path, KEPT).is_dir()
+
+
+# -- running
+
+
+class Query:
+    """A stream that has ended, well or not."""
+
+    isActive = False
+    recentProgress = ()
+
+    def __init__(self, name: str, failure: Exception | None = None) -> None:
+        self.name = name
+        self._failure = failure
+        self.stopped = False
+
+    def exception(self) -> Exception | None:
+        return self._failure
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_stream_that_failed_is_named_and_all_are_stopped() -> None:
+    failure = ValueError("no such column\n  at a stack of Java")
+    queries: Any = [Query("good"), Query("bad", failure)]
+    shown: list[list[str]] = []
+    with pytest.raises(SparkError, match=r"^bad: no such column$") as caught:
+        running.follow(queries, lambda progress: shown.append(list(progress)), lambda: False)
+    assert caught.value.__cause__ is failure
+    assert shown == [["good", "bad"]]
+    assert [query.stopped for query in queries] == [True, True]
+
+
+def test_how_far_behind_a_stream_is_that_says_nothing_of_use_is_not_known(tmp_path: Path) -> None:
+    write_rows(LocalDisk(tmp_path), 1, [make_row(number, {}) for number in range(5)])
+    source = running.Input(path=str(tmp_path))
+    for end in ("null", "[1]", "0x", '{"one": 2}', '{"1": null}'):
+        assert running.behind(source, running.Progress(end=end)) is None
+    for end, rows in (("", 5), ('{"1": 3}', 2), ('{"1": 9}', 0)):
+        assert running.behind(source, running.Progress(end=end)) == rows
+
+
+def test_a_jvm_that_is_gone_is_looked_at_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    class Gone:
+        @property
+        def sparkContext(self) -> Gone:
+            return self
+
+        def statusTracker(self) -> Gone:
+            return self
+
+        def getActiveStageIds(self) -> list[int]:
+            assert not asked.is_set(), "asked again"
+            asked.set()
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(running, "POLL_S", 0.0)
+    spark: Any = Gone()
+    shown: list[str] = []
+    with running.watched(spark, shown.append):
+        assert asked.wait(10)
+    assert shown == []
 
 
 # -- pieces of pictures

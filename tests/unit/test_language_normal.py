@@ -213,6 +213,7 @@ def test_encoding_keeps_value_and_type(value: object) -> None:
         msgspec.msgpack.encode([[["m", "a", [None]]]]),
         msgspec.msgpack.encode([[["i", "a", None, None, False, False]]]),
         msgspec.msgpack.encode([[["i", "a", "x", None, False, False]]]),
+        msgspec.msgpack.encode([[["s", "a", None, None, False, False]]]),
         msgspec.msgpack.encode([[["p", "a", "matches", "x"]]]),
         msgspec.msgpack.encode([[["p", "a", "like", "\\x"]]]),
         b"\x91" * 100_000,

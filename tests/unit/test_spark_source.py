@@ -35,9 +35,10 @@ from cluster.language.filter import parse
 from cluster.output.adopting import join
 from cluster.output.disk import LocalDisk
 from cluster.output.errors import OutputError
-from cluster.output.manifest import Claim
+from cluster.output.manifest import Change, Claim, Lost
 from cluster.output.reader import open_log
 from cluster.output.rows import attributes_of
+from cluster.output.slot_log import SlotLog
 from cluster.output.slot_writer import SlotWriter
 from cluster.spark import pruning
 from cluster.spark.columns import spark_schema
@@ -348,6 +349,22 @@ def test_a_stream_whose_rows_are_gone(log: Path) -> None:
     assert lenient.latestOffset(start, ReadMaxRows(65)) == {"0": 125, "1": 40}
     rows = rows_of(lenient, lenient.partitions(start, lenient.latestOffset(start, ReadAllAvailable())))
     assert names(rows) == [name for name in EVERY if name[0] == 1 or name[1] >= 100]
+
+
+def test_rows_that_were_lost_to_damage_are_named(log: Path) -> None:
+    held = SlotLog(LocalDisk(log), 1, Claim("run", 1))
+    held.commit(Change(why="seal", first=0, next=85, lost=[Lost(80, 84, "damaged-wal-1")]))
+    words = "slot 1: offsets 80 to 84 were lost to damage of damaged-wal-1; option failOnDataLoss=false reads what"
+    with pytest.raises(SparkError, match=words):
+        read(log)
+    start, end = {"0": 0, "1": 0}, {"0": 150, "1": 85}
+    with pytest.raises(SparkError, match=words):
+        stream(log).partitions(start, end)
+    before = stream(log)
+    assert names(rows_of(before, before.partitions(start, {"0": 150, "1": 80}))) == EVERY, "none of them is lost"
+    assert names(read(log, failOnDataLoss="false")) == EVERY
+    lenient = stream(log, failOnDataLoss="false")
+    assert names(rows_of(lenient, lenient.partitions(start, end))) == EVERY
 
 
 def test_a_checkpoint_of_another_log(log: Path) -> None:

@@ -231,6 +231,14 @@ def test_the_next_incarnation_has_what_is_still_valid_for_the_time_that_is_left(
     assert [one.sequence for one in after.again().valid()] == [3]
 
 
+def test_a_question_with_what_is_no_filter_is_a_broken_invariant() -> None:
+    bench = Bench(others=True)
+    kept(bench, MINUTE_MS)
+    with pytest.raises(AssertionError, match="connection point 1 asks with not a normal form: "):
+        bench.ask(FindValid(7, None, b"\xc1"))
+    assert [one.sequence for one in bench.valid()] == [1], "nothing is left of that question"
+
+
 def test_a_clock_that_was_set_back_makes_nothing_valid_for_longer() -> None:
     bench = Bench(others=True)
     kept(bench, MINUTE_MS)
