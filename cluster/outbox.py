@@ -188,12 +188,15 @@ class Outbox:
         return first is None or position < first.position
 
     def settle(self) -> Mapping[str, int]:
-        """Apply the policies to what was pushed; call after `take`. Return what was dropped by reason since the last
-        call."""
+        """Apply the policies to what was pushed; call after `take`. Return `take_counts`."""
         if self._fresh:
             self._take_in()
         elif self._beyond:
             self._advance()
+        return self.take_counts()
+
+    def take_counts(self) -> Mapping[str, int]:
+        """Return what was dropped by reason since the last call."""
         if not self._dropped:
             return NOTHING
         dropped, self._dropped = self._dropped, {}

@@ -16,7 +16,7 @@ from cluster.serving.connections import Connections
 from cluster.serving.delivering import Delivering
 from cluster.serving.giving import Giving
 from cluster.serving.records import Session
-from cluster.serving.shared import DROPPED_FOR, Shared
+from cluster.serving.shared import Shared
 
 DROPS_TOLD_MS = 100
 """A client is told this often of what it loses, at the most, while nothing else is written to it."""
@@ -85,9 +85,7 @@ class Notifying:
 
     def _settle(self, number: int, session: Session) -> None:
         """Apply the policies to what did not fit in flight; count what was dropped, and tell it when it is due."""
-        for reason, count in session.outbox.settle().items():
-            self._shared.counters["dropped"] += count
-            self._shared.counters[DROPPED_FOR[reason]] += count
+        self._shared.count_drops(session.outbox.settle())
         if session.outbox.has_drops:
             if self._is_due(session):
                 self._shared.tell_drops(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from cluster import frames
 from cluster.codec import encode_frame
@@ -80,6 +81,12 @@ class Shared:
             return  # Welcome comes first; these are said again, or not needed
         self.out.append(SendClient(session.connection, encode_frame(frame)))
 
+    def count_drops(self, counts: Mapping[str, int]) -> None:
+        """So many were dropped, by reason."""
+        for reason, count in counts.items():
+            self.counters["dropped"] += count
+            self.counters[DROPPED_FOR[reason]] += count
+
     def tell_drops(self, session: Session) -> None:
         """Have the client told what its outbox has dropped since it was last told, if it reads."""
         if not session.outbox.has_drops or session.connection is None:
@@ -88,6 +95,7 @@ class Shared:
         if connection is None or connection.full_ms is not None:
             return
         session.told_ms = self.now_ms
+        self.count_drops(session.outbox.take_counts())
         for reason, drops in session.outbox.take_drops().items():
             self.write(session, frames.Dropped(reason, drops.notifications, sorted(drops.counts.items())))
 

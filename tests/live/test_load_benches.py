@@ -32,8 +32,8 @@ def test_overload_ends_and_everything_acknowledged_is_delivered() -> None:
 
 def test_whom_slow_subscribers_cost_something_is_told() -> None:
     figures = figures_of(
-        "slow", "--clients", "12", "--rate", "300", "--seconds", "2", "--subscriptions", "500",
-        "--window", "16", "--queue", "50",
+        "slow", "--clients", "12", "--rate", "300", "--seconds", "3", "--rounds", "1",
+        "--subscriptions", "500", "--window", "16", "--queue", "50",
     )  # fmt: skip
     assert (figures["out_of_order"], figures["oracle_differences"], figures["untold"]) == (0, 0, 0)
     assert figures["dropped"]["drop_oldest"] > 0

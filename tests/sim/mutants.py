@@ -99,8 +99,8 @@ def applied(name: str | None) -> Iterator[None]:
 def no_duplicates_removed(replace: Replace) -> None:
     original = ExitPoint._publisher
 
-    def forgetful(self: ExitPoint, run: Any) -> Any:
-        publisher = original(self, run)
+    def forgetful(self: ExitPoint, key: Any, run: Any) -> Any:
+        publisher = original(self, key, run)
         publisher.released = 0
         return publisher
 

@@ -114,10 +114,10 @@ def nothing_shown(replace: Replace) -> None:
 def stored_matches_alone(replace: Replace) -> None:
     original = ExitPoint._write
 
-    def _write(self: ExitPoint, share: Any, results: Any, found: Any, skips: Any, pendings: Any) -> None:
-        original(self, share, results, found, skips, pendings)
+    def _write(self: ExitPoint, share: Any, results: Any, found: Any, skips: Any, owed: Any) -> None:
+        original(self, share, results, found, skips, owed)
         first = 0
-        for run, pending in zip(share.runs, pendings, strict=True):
+        for run, (_, _, pending) in zip(share.runs, owed, strict=True):
             if pending.waits and not any(found[place][1] for place in found if first <= place < first + run.count):
                 pending.waits = 0
                 self._written._waiting = deque(  # type: ignore[union-attr]
