@@ -33,9 +33,9 @@ from bench.scaling_oracle import (
     Expected,
     Verdict,
     arrived,
-    due_for,
     judge,
     misordered,
+    missing_of,
     strangers,
     times_of,
 )
@@ -84,7 +84,7 @@ def count(seen: Seen) -> tuple[Counts, list[str]]:
         counts.oracle_differences += strangers(rows, total, known_ids)
         verdict = judge(rows, client, seen.expected, 0, total)
         counts.oracle_differences += verdict.differences
-        missing = missing_of(rows, client, seen.expected, total)
+        missing = missing_of(times_of(rows.number, 0, total), client, seen.expected, 0)
         lost = missing[was_acknowledged[missing]]
         counts.lost += len(lost)
         again, first = repeated(rows)
@@ -94,11 +94,6 @@ def count(seen: Seen) -> tuple[Counts, list[str]]:
         counts.out_of_order += misordered(_rows(rows, first))
         examples += _told(verdict, rows, client, lost, again[~flagged], seen)
     return counts, examples[:EXAMPLES]
-
-
-def missing_of(rows: Arrived, client: int, expected: Expected, total: int) -> Integers:
-    """Return the publications that the client had to get and did not."""
-    return np.flatnonzero(due_for(client, expected, 0, total) & (times_of(rows.number, 0, total) == 0))
 
 
 def repeated(rows: Arrived) -> tuple[Integers, Integers]:

@@ -120,6 +120,11 @@ def due_for(client: int, expected: Expected, first: int, last: int) -> NDArray[n
     return np.resize(np.roll(expected.counts[:, client] > 0, -(first % distinct)), last - first)
 
 
+def missing_of(times: Integers, client: int, expected: Expected, first: int) -> Integers:
+    """Return the publications that the client had to get and did not. times: how often each came, from `first` on."""
+    return first + np.flatnonzero(due_for(client, expected, first, first + len(times)) & (times == 0))
+
+
 @dataclass
 class Verdict:
     """How many notifications were wrong, and how. differences: they list the wrong subscriptions, or none was due.
@@ -160,7 +165,7 @@ def judge(rows: Arrived, client: int, expected: Expected, first: int, last: int)
     same = ~differs[row]
     unlike = rows.ids[same] != expected.ids[expected.starts[cell[row[same]]] + offset[same]]
     differs[row[same][unlike]] = True
-    missing = first + np.flatnonzero(due_for(client, expected, first, last) & (times == 0))
+    missing = missing_of(times, client, expected, first)
     doubled = len(rows.number) - int(np.count_nonzero(times))
     verdict = Verdict(len(missing), doubled, misordered(rows), int(differs.sum()))
     begins = np.cumsum(rows.counts) - rows.counts
