@@ -61,13 +61,17 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     def only(self, live: Column) -> Chunk:
         """Return it without the hits of subscriptions that are not `live` (a mask by number), and without
         notifications that lose all their hits by that."""
-        numbers = columns.u32(self.numbers)
-        kept = live[numbers]
+        return self.with_hits(live[columns.u32(self.numbers)])
+
+    def with_hits(self, kept: Column) -> Chunk:
+        """Return it with the hits that are `kept` (a mask by hit) alone; a notification without any is left out."""
         if kept.all():
             return self
         begins = columns.starts(columns.u32(self.matches))[:-1]
         matches = np.add.reduceat(kept.astype(U32), begins, dtype=U32)
-        left = msgspec.structs.replace(self, matches=matches.tobytes(), numbers=numbers[kept].tobytes())
+        left = msgspec.structs.replace(
+            self, matches=matches.tobytes(), numbers=columns.u32(self.numbers)[kept].tobytes()
+        )
         return left.select(np.flatnonzero(matches))
 
     def rows(self) -> Iterator[Chunk]:

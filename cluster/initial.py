@@ -26,12 +26,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from cluster import columns
 from cluster.chunk import Chunk
-from cluster.columns import U32
 from cluster.frames import NotifyValid
 from cluster.messages import ValidPublication
 from cluster.valid import Key
@@ -187,12 +185,7 @@ def admitted(chunk: Chunk, initials: dict[int, Initial]) -> Chunk:
             if initial is not None and not initial.admits(life, sequence):
                 kept[hit] = False
         place += count
-    if kept.all():
-        return chunk
-    begins = columns.starts(columns.u32(chunk.matches))[:-1]
-    left = np.add.reduceat(kept.astype(U32), begins, dtype=U32)
-    rest = msgspec.structs.replace(chunk, matches=left.tobytes(), numbers=columns.u32(chunk.numbers)[kept].tobytes())
-    return rest.select(np.flatnonzero(left))
+    return chunk.with_hits(kept)
 
 
 def frame_of(number: int, publications: list[ValidPublication], *, last: bool) -> NotifyValid:
