@@ -31,7 +31,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster import columns
 from cluster.busiest import Busiest
 from cluster.config import Config
 from cluster.frames import SUBSCRIPTION_BITS
@@ -77,7 +76,7 @@ from cluster.messages import (
 from cluster.moving import Moving
 from cluster.routing import teller_of
 from cluster.table import Row, Table
-from cluster.view import View, key_group, key_groups, view_of
+from cluster.view import View, key_group, view_of
 
 if TYPE_CHECKING:
     from cluster.matching import Hits
@@ -310,7 +309,7 @@ class Matcher:
             assert epoch == view.epoch, f"{self._peer} serves {self._view.epoch} and {view.epoch}, not {epoch}"
         if not self._sweep and (self._moving is None or not self._moving.mixes):
             return hits
-        return hits.only(columns.u16(view.owners)[key_groups(hits.subscription)] == self._slot)
+        return hits.owned(view.owners, self._slot)
 
     def _match(self, access_point: Peer, batch: Batch) -> list[Instruction]:
         batch_room, hits_room, _ = self._rooms

@@ -17,6 +17,7 @@ from llvmlite import binding
 from numba import njit, types
 
 from cluster.matching import answering, edit, filing, numbers, predicates, search
+from cluster.matching import owned as owning
 from cluster.matching import walk as walking
 from cluster.matching.layout import (
     A_LISTED,
@@ -103,7 +104,21 @@ def answer(payload: int, lengths: int, words: int, found: int, wanted: int, targ
     return answering.answer(payload, lengths, words, found, wanted, target)
 
 
-ENTRY_POINTS: tuple[Callable[..., int], ...] = (count_attributes, walk, attribute, add, remove, sweep, match, answer)
+def owned(found: int, owners: int, slot: int) -> int:
+    return owning.owned(found, owners, slot)
+
+
+ENTRY_POINTS: tuple[Callable[..., int], ...] = (
+    count_attributes,
+    walk,
+    attribute,
+    add,
+    remove,
+    sweep,
+    match,
+    answer,
+    owned,
+)
 
 
 def compile_for(target: binding.TargetMachine) -> bytes:

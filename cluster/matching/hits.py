@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from cluster.matching import kernels
 from cluster.matching.memory import Memory, address
 
 HEAD = 6
@@ -63,9 +64,12 @@ class Hits:
     def client(self) -> npt.NDArray[np.int64]:
         return np.repeat(self.runs[:, 1], np.diff(self.groups()))
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> Hits:
-        """Return the hits where `chosen` is true."""
-        return Hits.of(self.publication[chosen], self.client[chosen], self.subscription[chosen])
+    def owned(self, owners: bytes, slot: int) -> Hits:
+        """Return the hits whose key group the slot owns. These are void then. owners: uint16 a key group."""
+        head = np.array((self.count, self.run_count, address(self.subscription), address(self.runs)), np.int64)
+        kernels.owned(address(head), owners, slot)
+        count, run_count = head[:2].tolist()
+        return Hits(self.subscription[:count], self.runs[:run_count])
 
     def groups(self) -> npt.NDArray[np.int64]:
         """Return where each (publication, client) group starts, then the number of hits.
@@ -113,6 +117,10 @@ class Found(Hits):
 
     def head(self) -> int:
         return self._memory.at
+
+    def owned(self, owners: bytes, slot: int) -> Found:
+        kernels.owned(self._memory.at, owners, slot)
+        return Found(self._memory, self._capacity)
 
 
 def empty_hits() -> Hits:

@@ -30,6 +30,7 @@ _ARGUMENTS = {
     "sweep": 2,
     "match": 6,
     "answer": 6,
+    "owned": 3,
 }
 """The entry points, and how many arguments each takes; `entry_points.py` has them, and needs numba to be looked at.
 

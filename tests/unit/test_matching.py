@@ -12,7 +12,9 @@ import pytest
 from cluster import parse
 from cluster.language.normal import Interval, Kinds, Member, NormalForm, Pattern
 from cluster.matching import Batch, BatchLimits, Hits, Index, Scan
+from cluster.matching.hits import empty_hits
 from cluster.matching.table import bucket_of
+from cluster.view import KEY_GROUPS, key_group, key_groups
 
 ALWAYS: NormalForm = ((),)
 
@@ -159,9 +161,29 @@ def test_hits_are_grouped_by_publication_and_client() -> None:
     )
     again = Hits.of(hits.publication, hits.client, hits.subscription)
     assert again.groups().tolist() == hits.groups().tolist()
-    some = hits.only(hits.subscription % np.uint64(6) < 2)
-    assert some.groups().tolist() == [0, 100, 200, 300, 400]
-    assert some.tuples() == [row for row in hits.tuples() if row[2] % 6 < 2]
+
+
+@pytest.mark.parametrize("capacity", [1, 4096])
+def test_hits_of_groups_that_others_own_are_taken_out(capacity: int) -> None:
+    """Whether the hits lie as compiled code has left them or were put together of several parts."""
+    index = Index()
+    index._rows_per_publication = capacity
+    subscriptions = [7919 * number for number in range(1500)] + [2**64 - 1, 2**63, 2**63 - 1]
+    for subscription in subscriptions:
+        index.add(subscription, ALWAYS, subscription % 7)
+    batch = Batch.of([{}, {}, {}])
+    owners = np.random.default_rng(1).integers(0, 4, KEY_GROUPS).astype(np.uint16)
+    owners[key_group(7919)] = 40_000
+    owner_of = {one: int(owners[key_group(one)]) for one in subscriptions}
+    assert (key_groups(np.array(subscriptions, np.uint64)) == [key_group(one) for one in subscriptions]).all()
+    for slot in (0, 3, 40_000, 7):
+        rows = index.match(batch).tuples()
+        hits = index.match(batch).owned(owners.tobytes(), slot)
+        assert hits.tuples() == [row for row in rows if owner_of[row[2]] == slot]
+        assert (len(hits), hits.run_count) == (len(hits.subscription), len(hits.runs))
+        assert hits.ids().tolist() == hits.subscription.tolist()
+        assert (np.diff(hits.groups()) > 0).all()
+    assert len(empty_hits().owned(owners.tobytes(), 0)) == 0
 
 
 def test_results_larger_than_expected_are_complete() -> None:
