@@ -15,7 +15,7 @@ Source: K. M. Chandy, L. Lamport: Distributed Snapshots, ACM TOCS 3(1), 1985; sl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from cluster.assignment import moved_groups
 from cluster.columns import U16, U32, U64
+from cluster.leftovers import Leftovers
 from cluster.messages import (
     COORDINATOR_PEER,
     MATCHER,
@@ -105,7 +106,7 @@ class Arrival:
 class Moving:
     """The part of the matcher `slot` in the change from `view` to `after`.
 
-    gone:  what is in the table and not in force any more; it is removed beside this, and changes with the table.
+    leftovers: what is in the table and nobody's; it is swept out beside this, and changes with the table.
     apply: puts an entry into the matcher's index and table unless it is outdated.
     """
 
@@ -115,12 +116,12 @@ class Moving:
         view: View,
         after: View,
         table: Table,
-        gone: Collection[int],
+        leftovers: Leftovers,
         apply: Callable[[SubscriptionChange], None],
     ) -> None:
         self.after = after
         self._table = table
-        self._gone = gone
+        self._leftovers = leftovers
         self._apply = apply
         self._unmarked = set(view.access_points)
         self._begun = False
@@ -200,17 +201,19 @@ class Moving:
     def _walk(self, target: int, departure: Departure, left: int, out: list[Instruction]) -> int:
         chunk: list[SubscriptionChange] = []
         rows = self._table.rows_of(departure.walking)
+        gone = self._leftovers.of(departure.walking)
         while left > 0 and departure.flight + len(chunk) < WINDOW_ENTRIES:
             if not departure.subscriptions:
                 if not departure.groups:
                     break
                 departure.walking = departure.groups.popleft()
                 rows = self._table.rows_of(departure.walking)
+                gone = self._leftovers.of(departure.walking)
                 departure.subscriptions.extend(rows)
                 continue
             subscription = departure.subscriptions.popleft()
             row = rows.get(subscription)
-            if row is None or subscription in self._gone:
+            if row is None or subscription in gone:
                 continue  # removed meanwhile, of which the target is told another way, or not in force
             chunk.append(SubscriptionChange(row.version, subscription, row.normal_form))
             left -= SEND_US + len(row.normal_form) // SEND_BYTES_PER_US
@@ -240,7 +243,7 @@ class Moving:
 
     def _finish(self, out: list[Instruction]) -> None:
         """Say what is at its end here: with the last Mark in, each departure; with all of them, the whole."""
-        if self._unmarked or self._said or self._gone:
+        if self._unmarked or self._said or self._leftovers.in_the_way:
             return
         for target, departure in self._departures.items():
             if departure.walked and not departure.ended:

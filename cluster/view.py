@@ -109,6 +109,10 @@ class View:
         by_layer: dict[str, tuple[Peer, ...]] = self._peers  # type: ignore[attr-defined]
         return by_layer[layer]
 
+    def groups_of(self, matcher: int) -> list[int]:
+        """Return the key groups that the matcher in this slot owns, ascending."""
+        return np.flatnonzero(columns.u16(self.owners) == matcher).tolist()
+
     @property
     def owners_list(self) -> list[int]:
         """The owner of each key group."""

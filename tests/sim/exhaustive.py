@@ -10,8 +10,8 @@ is the strongest of partial-order reductions where only the order of independent
 in one state. An execution is a path from a state with a choice to the end of the run or to a state known before.
 
 What can happen in a state: the oldest message of a lane is delivered; a matcher that has something to copy or to sweep
-out goes on by itself (one entry a step); a client sends what is next; whoever is to crash crashes. Three things are
-never postponed, as something else that can be postponed shows the same:
+out at once goes on by itself (one entry a step); a client sends what is next; whoever is to crash crashes. Three things
+are never postponed, as something else that can be postponed shows the same:
 
     deliveries to the coordinator    it collects answers, in any order; what it says next waits on the lanes from it.
                                      So a slow answer looks to all others like a slow order. Its crash is cut in between
@@ -21,8 +21,8 @@ never postponed, as something else that can be postponed shows the same:
                                      goes the same way makes it leave first. Not covered: two publications in one batch.
     bytes of clients                 a client's socket is as good as a part of its connection point.
 
-Also not covered: clocks (no Tick, so no time-out and no heartbeat), processes that start slowly, more than one step of
-a wish (the strategy is `all_at_once`), clients that reconnect and send again.
+Also not covered: clocks (no Tick, so no time-out, no heartbeat, and what has time to be swept out stays), processes
+that start slowly, more than one step of a wish (the strategy is `all_at_once`), clients that reconnect and send again.
 
 Where a scope has too many states, the search is bounded by postponements, as in delay-bounded scheduling (Emmi, Qadeer,
 Rakamaric, POPL 2011). There are two usual schedules: one delivers data first, then lets matchers do their own work, and

@@ -581,9 +581,12 @@ class Graph:
                 rows = [subscription for subscription, _ in machine.table.rows()]
                 require(sorted(machine.index._subscriptions) == sorted(rows), f"{peer}: index and table differ")  # type: ignore[attr-defined]
                 require(machine._moving is None and not machine._removed, f"{peer} keeps something of a view change")
-                strays = [one for one in rows if view.owner_of_group(key_group(one)) != peer.slot]
+                own = [one for one in rows if one not in machine._leftovers]
+                require(len(rows) - len(own) == len(machine._leftovers), f"{peer} would sweep out what is not there")
+                require(not machine._leftovers.in_the_way, f"{peer} rests, and something is in the way")
+                strays = [one for one in own if view.owner_of_group(key_group(one)) != peer.slot]
                 require(not strays, f"{peer} holds {strays}, which are others'")
-                held += rows
+                held += own
             elif isinstance(machine, AccessPoint):
                 require(not machine._unanswered, f"{peer} waits for answers")
                 require({epoch for epoch, _ in machine._exit_sequences} <= {view.epoch}, f"{peer} numbers old epochs")

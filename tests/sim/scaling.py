@@ -277,6 +277,11 @@ class Scaling:
                 for member in (coordinator._shared.view.members if coordinator._shared.view is not None else ())
             )
             and not coordinator._shared.memory.leaving
+            and not any(
+                role.machine._leftovers
+                for role in self._world.assembly.roles.values()
+                if isinstance(role.machine, Matcher)
+            )
             and not self.starting
             and (operation is None or operation.state != "running")
         )

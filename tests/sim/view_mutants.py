@@ -16,6 +16,7 @@ from cluster.connection_point import ConnectionPoint
 from cluster.coordinating.steps import Steps
 from cluster.exit_point import ExitPoint, Share
 from cluster.handover import Handover
+from cluster.leftovers import Leftovers
 from cluster.matcher import Matcher
 from cluster.messages import (
     MATCHER,
@@ -192,9 +193,9 @@ def ready_before_the_sweep(replace: Replace) -> None:
     original = Moving._finish
 
     def finish(self: Moving, out: list[Instruction]) -> None:
-        gone, self._gone = self._gone, ()
+        leftovers, self._leftovers = self._leftovers, Leftovers()
         original(self, out)
-        self._gone = gone
+        self._leftovers = leftovers
 
     replace(Moving, "_finish", finish)
 
@@ -204,9 +205,9 @@ def swept_is_copied(replace: Replace) -> None:
     original = Moving._walk
 
     def walk(self: Moving, target: int, departure: Any, left: int, out: list[Instruction]) -> int:
-        gone, self._gone = self._gone, ()
+        leftovers, self._leftovers = self._leftovers, Leftovers()
         left = original(self, target, departure, left, out)
-        self._gone = gone
+        self._leftovers = leftovers
         return left
 
     replace(Moving, "_walk", walk)

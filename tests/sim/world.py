@@ -147,18 +147,18 @@ class World:
 
     def run(self) -> None:
         """Play the seed to its end. Raises Violation, or whatever a machine raised."""
-        sweep_some = Matcher._sweep_some
+        sweep = Matcher._sweep
         # Some runs have so much to sweep, for their few subscriptions, that the next view changes come meanwhile.
         own = random.Random(f"sweeps of {self.seed}")
         often = own.choice((1.0, 0.05, 0.01))
 
-        def seldom(machine: Matcher) -> int:
-            return sweep_some(machine) if own.random() < often else 0
+        def seldom(machine: Matcher, most: int) -> int:
+            return sweep(machine, most) if self.healing or own.random() < often else 0
 
         with (
             patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=2 * moving.TAKE_US),
-            patch.multiple(matcher, SWEEP_ENTRIES=1),
-            patch.object(Matcher, "_sweep_some", seldom),
+            patch.multiple(matcher, SWEEP_ENTRIES=1, TICK_ENTRIES=1),
+            patch.object(Matcher, "_sweep", seldom),
             # Few enough that answers come in several pieces, and pieces in several turns.
             patch.multiple(validity, PIECE=3, PIECE_LOOKS=10, LOOKS=4),
         ):

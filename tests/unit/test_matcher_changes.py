@@ -10,9 +10,10 @@ import pytest
 
 from cluster import matcher as matcher_module
 from cluster import parse
+from cluster.columns import u16
 from cluster.config import Config
 from cluster.language import encode_normal
-from cluster.matcher import SWEEP_ENTRIES, Matcher
+from cluster.matcher import TICK_ENTRIES, Matcher
 from cluster.messages import (
     ACCESS_POINT,
     COORDINATOR_PEER,
@@ -26,6 +27,7 @@ from cluster.messages import (
     Commit,
     Drained,
     Ended,
+    Epoch,
     Flush,
     GroupCopy,
     GroupsEnd,
@@ -44,6 +46,7 @@ from cluster.messages import (
     StreamEnd,
     SubscriptionChange,
     Switch,
+    Tick,
 )
 from cluster.view import View, key_group
 from tests.unit.views import prepare, view
@@ -104,6 +107,9 @@ class Bench:
             if Again() not in out:
                 return said
         raise AssertionError("it always wants more")
+
+    def tick(self) -> None:
+        assert self.machine.handle(Tick(0)) == []
 
     def hits(self, epoch: int, matchers: tuple[int, ...] = (0, 1)) -> set[int]:
         """Publish something that all subscriptions match; return those found."""
@@ -227,7 +233,7 @@ def test_a_newcomer_has_no_stream_to_end_nor_has_a_new_access_point() -> None:
 
 
 def test_after_retire_it_is_settled_and_what_went_is_swept_out_a_little_at_a_time() -> None:
-    count = SWEEP_ENTRIES + 50
+    count = TICK_ENTRIES + 50
     many = ids(2048, 4096, count)
     bench = Bench()
     bench.change(*[change(number, one) for number, one in enumerate(STAYS + many, start=1)])
@@ -236,12 +242,12 @@ def test_after_retire_it_is_settled_and_what_went_is_swept_out_a_little_at_a_tim
     assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     assert bench.hits(2) == set(STAYS), "what is not swept yet is not answered for"
     assert bench.tell(COORDINATOR_PEER, Retire(2)) == [Send(COORDINATOR_PEER, Settled(2))], "and again when asked again"
-    assert bench.drain() == [Again()]
-    assert bench.machine.gauges()["subscriptions"] == len(STAYS) + 50
-    assert bench.hits(2) == set(STAYS)
-    assert bench.drain() == []
-    assert bench.machine.gauges()["subscriptions"] == len(STAYS)
-    assert bench.hits(2) == set(STAYS)
+    assert bench.machine.gauges()["subscriptions"] == len(STAYS), "nor counted"
+    for left in (count, 50, 0):
+        assert bench.drain() == [], "it has time"
+        assert len(bench.machine.table) == len(bench.machine.index) == len(STAYS) + left
+        assert bench.hits(2) == set(STAYS)
+        bench.tick()
     bench.machine.index.check()
 
 
@@ -252,7 +258,8 @@ def test_after_an_abort_what_came_is_swept_out() -> None:
     assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
     assert bench.hits(1, (0,)) == set()
     assert bench.rest() == []
-    assert bench.machine.gauges()["subscriptions"] == 0
+    bench.tick()
+    assert len(bench.machine.table) == len(bench.machine.index) == 0
     assert bench.tell(COORDINATOR_PEER, Abort(2)) == [Send(COORDINATOR_PEER, Settled(2))]
 
 
@@ -306,6 +313,7 @@ def test_what_comes_back_is_there_again() -> None:
 def sweeping(monkeypatch: pytest.MonkeyPatch, after: View) -> Bench:
     """Return the source with everything still to be swept out, one at a time, and the view after that prepared."""
     monkeypatch.setattr(matcher_module, "SWEEP_ENTRIES", 1)
+    monkeypatch.setattr(matcher_module, "TICK_ENTRIES", 1)
     bench = source()
     bench.switch()
     bench.tell(COORDINATOR_PEER, Retire(2))
@@ -324,20 +332,33 @@ def test_a_group_may_come_back_while_it_is_being_swept_out(monkeypatch: pytest.M
     bench.tell(M1, GroupCopy(3, copies))
     bench.change(change(90, MOVES[1], None), epoch=2, by=AP6)
     assert bench.drain() == [Send(M1, GroupsTaken(3, len(copies))), Again()]
-    assert list(bench.machine._sweep) == [MOVES[-1]], "its turn has not come"
+    assert len(bench.machine.table) == len(STAYS) + len(MOVES) - 1, "the turn of one has not come"
     assert bench.hits(2) == set(STAYS)
     assert bench.rest() == []
     assert bench.hits(3, (0,)) == {*STAYS, *MOVES[:-1]} - {MOVES[1]}
     bench.machine.index.check()
 
 
-def test_it_is_not_ready_before_the_sweep_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_ready_before_what_is_in_the_way_is_swept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key group is to come back, and its subscription is swept first; nothing waits for the others."""
+    back = key_group(MOVES[3])
+    owners = u16(TWO.owners).copy()
+    owners[back] = 0
+    bench = sweeping(monkeypatch, View(Epoch(3), TWO.members, owners.tobytes()))
+    bench.tell(M1, GroupsEnd(3, b"", b"", b""))
+    assert bench.drain() == [Send(COORDINATOR_PEER, Ready(3, 0, 0))]
+    assert {one for one, _ in bench.machine.table.rows()} == {*STAYS, *MOVES} - {MOVES[3]}
+    assert bench.hits(3) == bench.hits(2) == set(STAYS)
+    for _ in MOVES:
+        bench.tick()
+    assert {one for one, _ in bench.machine.table.rows()} == set(STAYS)
+
+
+def test_nothing_waits_for_what_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     after = view(3, access_points=(4, 6), exit_points=(0, 2, 3), matchers=(0, 1), owners=TWO.owners)
     bench = sweeping(monkeypatch, after)
-    for _ in MOVES[1:]:
-        assert bench.drain() == [Again()]
     assert bench.drain() == [Send(COORDINATOR_PEER, Ready(3, 0, 0))]
-    assert bench.machine.gauges()["subscriptions"] == len(STAYS)
+    assert len(bench.machine.table) == len(STAYS) + len(MOVES)
 
 
 def test_a_leaver_ends_its_streams_and_goes_when_all_it_sent_is_taken() -> None:

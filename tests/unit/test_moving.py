@@ -10,6 +10,7 @@ import pytest
 
 from cluster import moving as module
 from cluster.columns import UINT32, UINT64, u16, unpack
+from cluster.leftovers import Leftovers
 from cluster.messages import (
     COORDINATOR_PEER,
     MATCHER,
@@ -47,8 +48,8 @@ class Side:
         self.slot = slot
         self.table = Table()
         self.applied: list[SubscriptionChange] = []
-        self.gone: set[int] = set()
-        self.moving = Moving(slot, before, after, self.table, self.gone, self.apply)
+        self.leftovers = Leftovers()
+        self.moving = Moving(slot, before, after, self.table, self.leftovers, self.apply)
 
     def put(self, *subscriptions: int, change: int = 1, form: bytes = b"form") -> None:
         for subscription in subscriptions:
@@ -161,24 +162,31 @@ def test_what_is_removed_before_its_turn_is_not_copied() -> None:
     assert sorted(copied(source.all_steps())) == sorted(set(MOVES[:10]) - {MOVES[3]})
 
 
-def test_what_is_not_in_force_any_more_is_not_copied_and_holds_the_end_up_while_it_is_there() -> None:
+def leave_over(side: Side, *subscriptions: int) -> None:
+    """These are nobody's, and in the way."""
+    for one in subscriptions:
+        side.leftovers.add(key_group(one), [one])
+    side.leftovers.look_out({key_group(one) for one in subscriptions})
+
+
+def test_what_is_not_in_force_any_more_is_not_copied_and_holds_the_end_up_while_it_is_in_the_way() -> None:
     source, target = Side(0), Side(1)
     source.put(*MOVES[:10])
-    source.gone.update(MOVES[3:5])
-    target.gone.add(STAYS[0])
+    leave_over(source, *MOVES[3:5])
+    leave_over(target, MOVES[5])
     source.mark(4, 5)
     target.mark(4, 5)
     sent = source.all_steps()
     assert sorted(copied(sent)) == sorted({*MOVES[:10]} - {*MOVES[3:5]})
     assert not any(isinstance(message, GroupsEnd | Ready) for _, message in sent)
-    source.gone.clear()
+    assert sorted(source.leftovers.take(10)) == sorted(MOVES[3:5])
     end, ready = source.all_steps()
     assert isinstance(end[1], GroupsEnd)
     assert ready == (COORDINATOR_PEER, Ready(2, 0, 0))
     for _, message in [*sent, end]:
         (target.moving.ended if isinstance(message, GroupsEnd) else target.moving.arrived)(0, message)
     assert [type(message) for _, message in target.all_steps()] == [GroupsTaken], "in the next view it may be its own"
-    target.gone.clear()
+    target.leftovers.look_out([])
     assert [type(message) for _, message in target.all_steps()] == [Ready]
 
 

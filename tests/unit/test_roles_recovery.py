@@ -37,6 +37,7 @@ from cluster.messages import (
     Received,
     Recover,
     Renew,
+    Retire,
     Send,
     SubscriptionChange,
     Switch,
@@ -182,6 +183,7 @@ def test_a_matcher_keeps_what_is_its_own_and_sweeps_the_rest() -> None:
     bench = serving()
     assert bench.machine.handle(recover(at(5, TWO), (MATCHER, 1))) == []
     assert bench.rest() == [], "nobody waits for the sweep"
+    bench.tick()
     assert held(bench) == set(STAYS)
     assert len(bench.machine.index) == len(STAYS)
 
@@ -223,10 +225,12 @@ def test_a_matcher_gives_up_a_view_change_with_a_recovery() -> None:
 
 
 def test_a_sweep_that_a_view_change_had_left_goes_on() -> None:
-    bench = serving()
-    bench.machine._sweep = dict.fromkeys(MOVES)
+    bench = serving().prepare()
+    bench.switch()
+    bench.tell(COORDINATOR_PEER, Retire(2))
     bench.machine.handle(recover(at(5, TWO)))
     assert bench.rest() == []
+    bench.tick()
     assert held(bench) == set(STAYS)
 
 
@@ -235,6 +239,7 @@ def test_a_leaving_matcher_has_nothing_to_do_after_a_recovery() -> None:
     after = view(5, access_points=(4, 6), matchers=(1,))
     assert bench.machine.handle(recover(after)) == [Flush()]
     bench.rest()
+    bench.tick()
     assert held(bench) == set()
 
 
