@@ -76,6 +76,7 @@ UNREAD_BYTES = 256 << 10
 """What may wait in a client's socket buffer of ours, beyond the kernel's, before the machine is told."""
 
 DRAINED = Drained()
+RESTING = Drained(rested=False)
 
 log = logging.getLogger("kittiwake")
 
@@ -204,6 +205,8 @@ class Shell:
         self._next_client = 1
         self._tasks: set[asyncio.Task[Any]] = set()
         self._drain_due = False
+        self._drain_began_ns = 0
+        self._rest_until_ns = 0
         self._stopped = False
         self._server: asyncio.Server | None = None
         self._client_server: asyncio.Server | None = None
@@ -308,15 +311,26 @@ class Shell:
         self._drain_due = False
         if self._stopped or self.handler is None:
             return
-        began_ns = perf_counter_ns()
+        began_ns = self._drain_began_ns = perf_counter_ns()
         try:
-            self._execute(self.handler.handle(DRAINED))
+            self._execute(self.handler.handle(DRAINED if began_ns >= self._rest_until_ns else RESTING))
         except Exception as error:
             self._fail(error)
             return
         self._flush()
         if self.measures is not None:
             self.measures.worked(perf_counter_ns() - began_ns)
+
+    def _rest(self) -> None:
+        """Drain when as long has passed as this turn has taken."""
+        now_ns = perf_counter_ns()
+        took_ns = now_ns - self._drain_began_ns
+        self._rest_until_ns = now_ns + took_ns
+        self._loop.call_later(took_ns / 1e9, self._rested)
+
+    def _rested(self) -> None:
+        self._rest_until_ns = 0  # timers may be early by what they are rounded by
+        self._drain_soon()
 
     def _backlogs(self) -> list[Backlog]:
         """Return what the peers have yet to handle, the least since the last call."""
@@ -354,8 +368,11 @@ class Shell:
             case ResumeClient(connection):
                 if connection in self._clients:
                     self._clients[connection].resume()
-            case Again():
-                self._drain_soon()
+            case Again(rest):
+                if rest:
+                    self._rest()
+                else:
+                    self._drain_soon()
             case Connect(member):
                 self._connect(member)
             case Disconnect(member):

@@ -19,10 +19,10 @@ from cluster.memory import Memory, Operation, decode_memory, decode_operation
 FORMAT = 1
 """Written as the file's user_version; files of another one are not read."""
 
-# EXTRA is FULL, and the journal's end is on disk too: a commit that was announced never comes undone.
+# With a log FULL has it on disk with each commit: what was announced never comes undone.
 _OPEN = """
-PRAGMA journal_mode = DELETE;
-PRAGMA synchronous = EXTRA;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS memory (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS names (process TEXT PRIMARY KEY, actor TEXT NOT NULL);
@@ -47,8 +47,8 @@ def _remove(path: Path) -> None:
             pass  # it is no memory, so nobody uses it
         finally:
             database.close()
-    for old in (path, path.with_name(f"{path.name}-journal")):
-        old.unlink(missing_ok=True)
+    for old in (f"{path.name}-journal", f"{path.name}-wal", path.name):
+        path.with_name(old).unlink(missing_ok=True)
 
 
 class Store:

@@ -257,7 +257,7 @@ class Assembly:
                 self._disconnect(peer, member.peer, member.incarnation)
             case ServeClients():
                 self.serving.add(peer)
-            case Again():
+            case Again():  # here nobody waits for a core
                 self._again.add(peer)
             case Flush():
                 self._flushing.add(peer)

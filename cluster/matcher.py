@@ -123,8 +123,9 @@ class Matcher:
                 return self._match(peer, batch) if batch.epoch >= self._recovered else []
             case Received(peer, message):
                 self._received(peer, message)
-            case Drained():
-                self._step()
+            case Drained(rested):
+                if rested:
+                    self._step()
             case Tick():
                 if not self._leftovers.in_the_way:
                     self._sweep(TICK_ENTRIES)
@@ -237,7 +238,7 @@ class Matcher:
             instructions, more = self._moving.step(swept_us)
             self._out += instructions
         if more or self._leftovers.in_the_way:
-            self._out.append(Again())
+            self._out.append(Again(rest=True))
 
     def _sweep(self, most: int) -> int:
         """Take out some of what is nobody's; return how many."""

@@ -7,7 +7,8 @@ and GroupsEnd says how much it was. Copies, late changes and changes from access
 any order; the newer change of a subscription wins, and removals are remembered until Retire or Abort.
 
 Nothing here takes long: `step` works for STEP_US at a time, by the costs below, and the matcher answers publications
-between two steps. A source has at most WINDOW_ENTRIES on their way to one target.
+between two steps. After each it rests for as long, so that others have their part of the cores. A source has at most
+WINDOW_ENTRIES on their way to one target.
 
 Source: K. M. Chandy, L. Lamport: Distributed Snapshots, ACM TOCS 3(1), 1985; slices as in Megaphone, arXiv 1812.01371.
 """

@@ -68,4 +68,9 @@ class Shared:
     def remember(self, operation: Operation | None = None) -> None:
         """Have the memory on disk, and an operation in the history, before anything that is asked for after this."""
         entry = None if operation is None else (operation.number, encode_operation(operation))
+        last = self.out[-1] if self.out else None
+        if isinstance(last, Persist) and (last.entry is None or entry is None or last.entry[0] == entry[0]):
+            # Nobody has been told anything in between: the disk is waited for once.
+            entry = entry or last.entry
+            self.out.pop()
         self.out.append(Persist(encode_memory(self.memory), entry))

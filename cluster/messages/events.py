@@ -68,7 +68,12 @@ class Tick(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """Everything that had arrived has been handed over: send what was gathered. This is where batches end."""
+    """Everything that had arrived has been handed over: send what was gathered. This is where batches end.
+
+    rested: no Again asks for a rest that is not over.
+    """
+
+    rested: bool = True
 
 
 class Flushed(NamedTuple):

@@ -62,7 +62,12 @@ class ServeClients(NamedTuple):
 
 
 class Again(NamedTuple):
-    """There is more to do: let others have their turn, then say Drained again, whether or not anything came."""
+    """There is more to do: let others have their turn, then say Drained again, whether or not anything came.
+
+    rest: not before as long has passed as this turn has taken; what takes all of a core, others wait for.
+    """
+
+    rest: bool = False
 
 
 class Disconnect(NamedTuple):

@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ from cluster.messages import (
     EXIT_POINT,
     MATCHER,
     OPERATOR,
+    Again,
     Connect,
     Delivered,
     Died,
@@ -537,6 +539,31 @@ async def test_flushed_waits_for_a_lane_without_a_connection_until_it_is_let_go_
         assert not one.script.count(Flushed())
         one.shell.perform([Disconnect(other.member)])
         await one.script.until(Flushed())
+
+
+@conversation
+async def test_who_asks_to_be_drained_after_a_rest_has_one_whatever_else_comes() -> None:
+    """A turn that took a while is followed by as long a rest, in which others' turns say so."""
+    async with actors((MATCHER, 1)) as (one,):
+        drains: list[bool] = []
+
+        def handle(event: Event) -> list[Instruction]:
+            if not isinstance(event, Drained):
+                return []
+            drains.append(event.rested)
+            if not event.rested or len(drains) > 10:
+                return []
+            time.sleep(0.02)
+            return [Again(rest=True)]
+
+        one.script.handle = handle  # type: ignore[method-assign]
+        one.shell.tell(Tick(1))
+        while len(drains) < 10:
+            one.shell.tell(Tick(1))
+            await asyncio.sleep(0.005)
+        assert drains[0], "nothing had been asked for"
+        assert False in drains, "no turn fell into a rest"
+        assert drains.count(True) > 1, "rests end"
 
 
 @conversation

@@ -92,7 +92,8 @@ def test_a_fresh_one_knows_nothing_of_what_was(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.db"
     with opened(path) as store:
         store.write(encode_memory(MEMORY), operation(1))
-    path.with_name("coordinator.db-journal").write_bytes(b"what a crash has left")
+    for log in ("coordinator.db-journal", "coordinator.db-wal"):
+        path.with_name(log).write_bytes(b"what a crash has left")
     with opened(path, fresh=True) as store:
         assert store.read() == (None, [])
     path.write_bytes(b"garbage" * 1000)
