@@ -1,9 +1,9 @@
 """Processes that wait to become a slice: started and warm, so that one that dies is soon replaced.
 
 A spare has loaded all that any layer needs, the compiled matching code as well; what is left is to open its ports and
-to join. As many as configured are kept; one that is taken is made up for a little later, as whoever needs it needs the
-processor too. One that is not warm yet is taken where no other is left: it is nearer to being a slice than a process
-that is only now begun.
+to join. As many as configured are kept; one that is taken is made up for when what it was taken for is over, as that
+needs the processor too. One that is not warm yet is taken where no other is left: it is nearer to being a slice than a
+process that is only now begun.
 
 They outlive the coordinator's process: its next life takes them over, as soon as they say that they are free.
 """
@@ -17,7 +17,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 REFILL_S = 0.5
-"""A slice that finds a spare is there after 0.2 s."""
+"""Between two looks whether it is over. A slice that finds a spare is there after 0.2 s."""
+CALM_S = 30.0
+"""Until one that was taken is made up for although it is not over."""
 RETRY_S = 30.0
 """Until another one is tried when one could not be started."""
 AT_ONCE = 2
@@ -37,13 +39,22 @@ class Spares:
     """count: how many to keep. life: the coordinator's process.
 
     make: returns a new actor of this name. kill: ends one. Both block.
+    calm: tells whether the cluster is what it is wanted to be, with nothing under way.
     """
 
-    def __init__(self, count: int, life: int, make: Callable[[str], Any], kill: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        life: int,
+        make: Callable[[str], Any],
+        kill: Callable[[Any], None],
+        calm: Callable[[], bool],
+    ) -> None:
         self._count = count
         self._life = life
         self._make = make
         self._kill = kill
+        self._calm = calm
         self._next = 1
         self._spares: dict[str, _Spare] = {}  # the oldest first
         self._expected = 0  # that are being made, or asked whether they are free
@@ -69,7 +80,7 @@ class Spares:
         name = next((name for name, spare in self._spares.items() if spare.warm), next(iter(self._spares), None))
         if name is None:
             return None
-        self._fill_later(REFILL_S)
+        self._fill_when_calm(asyncio.get_running_loop().time() + CALM_S)
         return name, self._spares.pop(name).actor
 
     async def close(self) -> None:
@@ -94,10 +105,19 @@ class Spares:
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
 
-    def _fill_later(self, after_s: float) -> None:
+    def _fill_when_calm(self, latest: float) -> None:
+        def due() -> None:
+            if self._calm() or asyncio.get_running_loop().time() >= latest:
+                self._fill()
+            else:
+                self._fill_when_calm(latest)
+
+        self._later(REFILL_S, due)
+
+    def _later(self, after_s: float, work: Callable[[], None]) -> None:
         def due() -> None:
             self._timers.discard(timer)
-            self._fill()
+            work()
 
         if not self._closed:
             timer = asyncio.get_running_loop().call_later(after_s, due)
@@ -151,7 +171,7 @@ class Spares:
 
     def _failed(self, error: Exception, again_s: float = RETRY_S) -> None:
         log.warning("a spare is no more: %s", str(error).partition("\n")[0])
-        self._fill_later(again_s)
+        self._later(again_s, self._fill)
 
 
 async def call(method: Any) -> Any:

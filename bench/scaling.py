@@ -11,7 +11,8 @@ request a second later, so the broker has twice as many changes to make.
 
 before: `--seconds-before` until the request to scale. during: until the coordinator says that it is done, which
         includes the start of new processes. after: `--seconds-after` from then. A delay belongs to the window in which
-        its publication was due. start and moving: the parts of during before and after new processes were up.
+        its publication was due. start and moving: the parts of during before and after new processes were up. With
+        `--spares` they are up before the load begins.
 longest_gap_ms: the longest time without any delivery, while at least one was due, that overlaps the change.
 lost, doubled, out_of_order, oracle_differences: of all that was delivered, also to the subscriptions that came and went
         (bench/scaling_oracle.py). They must be 0; if not, or if the change was not done, the exit status is 1.
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--publish-rate", type=float, default=2000.0, help="publications per second")
     parser.add_argument("--subscribe-rate", type=float, default=1000.0, help="subscribe requests per second")
     parser.add_argument("--strategy", action="append", choices=STRATEGIES, help="waves; several: a run for each")
+    parser.add_argument("--spares", type=int, default=0, help="ray.spares: processes that are warm, to be newcomers")
     parser.add_argument("--seconds-before", type=float, default=5.0)
     parser.add_argument("--seconds-after", type=float, default=5.0)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds that one change may take")

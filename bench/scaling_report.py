@@ -115,6 +115,7 @@ def figures_of(
         "subscriptions": options.subscriptions,
         "publish_rate": options.publish_rate,
         "subscribe_rate": options.subscribe_rate,
+        "spares": options.spares,
         "state": operation["state"],
         "reason": operation.get("reason"),
         "delay_before_ms": delays(before),

@@ -223,7 +223,7 @@ async def drive(
 ) -> tuple[Traffic, list[Observed]]:
     """Run a cluster and carry out the changes one after the other, under one load."""
     from actors.launch import launch
-    from cluster.config import ClientLimits, ClientPort, Config, Layers
+    from cluster.config import ClientLimits, ClientPort, Config, Layers, RaySettings
 
     each = -(-options.subscriptions // options.clients)
     with tempfile.TemporaryDirectory(prefix="kittiwake-bench-") as directory:
@@ -233,6 +233,7 @@ async def drive(
             client_port=ClientPort(port=0),
             client_limits=ClientLimits(subscriptions=max(10_000, each)),
             layers=Layers(**start),
+            ray=RaySettings(spares=options.spares),
         )
         async with launch(config, fresh=True) as broker:
             generators = Generators(options, material, broker.endpoints)

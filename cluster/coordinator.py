@@ -128,6 +128,13 @@ class Coordinator:
         """What the cluster is doing."""
         return self._shared.state
 
+    @property
+    def calm(self) -> bool:
+        """Whether the cluster is what it is wanted to be, with nothing under way."""
+        shared = self._shared
+        busy = self._operations.running or shared.transition is not None or shared.recovery is not None
+        return shared.state is State.SERVING and not busy
+
     def start(self) -> list[Instruction]:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""
         self._arriving.start(cold=self._cold)

@@ -64,7 +64,9 @@ def kinds(instructions: list[Any]) -> list[type]:
 
 def test_a_whole_growth_step_by_step() -> None:
     control = Control(layers()).serve()
+    assert control.machine.calm
     assert control.ask("scale", matchers=2, strategy="all_at_once")["wanted"][MATCHER] == [0, 1]
+    assert not control.machine.calm
     assert [one for one in control.take() if isinstance(one, Spawn)] == [Spawn(M1, 5)]
     assert [one.peer for one in control.join(M1) if isinstance(one, Send)] == [M1]
     assert control.sent(Install) == [M1], "a newcomer alone gets the present view first"
@@ -101,7 +103,9 @@ def test_a_whole_growth_step_by_step() -> None:
     for peer in everyone[:-1]:
         assert control.say(peer, Settled(2)) == []
     control.pass_ms(100)
-    control.say(M1, Settled(2))
+    assert not control.machine.calm
+    assert kinds(control.say(M1, Settled(2))) == [Persist], "its end and what came of it are written together"
+    assert control.machine.calm
     operation = control.operation()
     assert (operation["state"], operation["groups_moved"], operation["groups_minimum"]) == ("done", 2048, 2048)
     assert (operation["entries"], operation["bytes"]) == (500, 12_345)

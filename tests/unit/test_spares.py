@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -48,6 +49,7 @@ class Ray:
         self.reason = ""
         self.loop = asyncio.get_running_loop()
         self.killed: list[Any] = []
+        self.calm = True
 
     def make(self, name: str) -> Any:
         async def make() -> Actor:  # futures belong to the loop's thread
@@ -57,7 +59,7 @@ class Ray:
         return asyncio.run_coroutine_threadsafe(make(), self.loop).result()
 
     def spares(self, count: int, life: int = 1) -> Spares:
-        return Spares(count, life, self.make, self.killed.append)
+        return Spares(count, life, self.make, self.killed.append, lambda: self.calm)
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,26 @@ async def test_one_that_is_taken_is_made_up_for() -> None:
     assert sorted(ray.made) == ["spare-1-1", "spare-1-2", "spare-1-3"]
     await spares.close()
     assert len(ray.killed) == 2, "the one that was taken is a slice"
+
+
+@conversation
+async def test_one_is_made_up_for_when_what_it_was_taken_for_is_over() -> None:
+    ray = Ray()
+    spares = ray.spares(1)
+    spares.begin()
+    await _until(lambda: len(spares) == 1)
+    ray.calm = False
+    spares.take()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert ray.made == ["spare-1-1"]
+    ray.calm = True
+    await _until(lambda: len(spares) == 1)
+    ray.calm = False
+    with patch.object(module, "CALM_S", 0.0):
+        spares.take()
+    await _until(lambda: len(spares) == 1)
+    await spares.close()
 
 
 @conversation

@@ -65,7 +65,7 @@ class Bench:
         monkeypatch.setattr(module, "_is_role", lambda pid: pid == 77)
         monkeypatch.setattr(os, "kill", lambda pid, number: self.signals.append((pid, number)))
         self.supervisor = RaySupervisor(
-            self, self.store, self._make, self._start, HERE, Spares(0, 1, self._make, self.killed.append)
+            self, self.store, self._make, self._start, HERE, Spares(0, 1, self._make, self.killed.append, lambda: True)
         )  # type: ignore[arg-type]
 
     def dispatch(self, event: Event) -> None:
