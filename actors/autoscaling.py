@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ class Autoscaling:
     """machine: the coordinator's. directory: the cluster's data directory.
 
     placeable: returns how many more slices could be placed, None for no limit; it may block, and is asked on a thread.
-    cores:     returns how many cores the machines have, None if not known; as placeable.
+    cores:     returns by address how many cores the nodes have, None if not known; as placeable.
     record:    whether signals are recorded.
     """
 
@@ -64,7 +64,7 @@ class Autoscaling:
         directory: Path,
         *,
         placeable: Callable[[], int | None] = lambda: None,
-        cores: Callable[[], float | None] = lambda: None,
+        cores: Callable[[], Mapping[str, float] | None] = lambda: None,
         record: bool = True,
     ) -> None:
         self._machine = machine
@@ -75,7 +75,7 @@ class Autoscaling:
         self._count_cores = cores
         self._record = record
         self._room: int | None = None
-        self._cores: float | None = None
+        self._cores: Mapping[str, float] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._observer = Observer(round(policy.metrics_interval_s * 1000))
         self._memory = read_memory(self._memory_path)

@@ -15,7 +15,8 @@ import msgspec
 import ray
 
 from actors.autoscaling import Autoscaling, forget_autoscaler
-from actors.processes import actor_options, available_cores, leave, node_address, node_id
+from actors.node import available_cores
+from actors.processes import actor_options, cores_of_nodes, leave, node_address, node_id
 from actors.roles import RoleActor
 from actors.session_store import forget_sessions
 from actors.shell import Shell
@@ -163,13 +164,14 @@ class Life:
         free: float = resources().get("CPU", 0.0)
         return len(self._spares) + int(free / self._settings.ray.cpus_per_role + 1e-6)
 
-    def _cores(self) -> float | None:
-        """Return how many cores the nodes have, as Ray counts them; with a Ray of our own, this machine. It blocks."""
+    def _cores(self) -> dict[str, float]:
+        """Return by address how many cores the nodes have, as Ray counts them; with a Ray of our own, this machine's.
+
+        It blocks.
+        """
         if self._own:
-            return float(available_cores())
-        resources: Any = ray.cluster_resources  # untyped
-        cores: float | None = resources().get("CPU")
-        return cores
+            return {self._host or node_address(): float(available_cores())}
+        return cores_of_nodes()
 
     def status(self) -> dict[str, Any]:
         """Return the machine's status document."""

@@ -45,13 +45,6 @@ def actor_options(
     }
 
 
-def available_cores() -> int:
-    """Return how many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def prepare_process() -> None:
     """Set up the log, run as everybody else does, and have garbage collected seldom."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
@@ -98,6 +91,17 @@ def node_id() -> str:
     """Return Ray's name of this node."""
     identity: str = ray.get_runtime_context().get_node_id()
     return identity
+
+
+def cores_of_nodes() -> dict[str, float]:
+    """Return by address how many cores the nodes that are up have, as Ray counts them; it blocks."""
+    nodes: Any = ray.nodes  # untyped
+    cores: dict[str, float] = {}
+    for node in nodes():
+        if node["Alive"]:
+            address = node["NodeManagerAddress"]
+            cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
+    return cores
 
 
 def nodes_alive() -> set[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from actors.node import busy_cores
 from actors.transport import Identity, LaneProtocol
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
@@ -411,7 +412,7 @@ class Shell:
     def _tick(self) -> None:
         now_ms = time.monotonic_ns() // 1_000_000
         if self.measures is not None and self.measures.due(now_ms):
-            self.measures.saw(self._backlogs(), resident_bytes(), time.process_time_ns() // 1000)
+            self.measures.saw(self._backlogs(), resident_bytes(), time.process_time_ns() // 1000, busy_cores())
         self.dispatch(Tick(now_ms))
         for peer, link in self._links.items():
             link.lane.tick(now_ms)

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.policy import Disruption, Guards
+from autoscaler.signals import NodeSignals
 from autoscaler.triggers import Scene
 from cluster.messages import MATCHER
 
 CORES_FULL = 0.9
-"""Slices that are busy for so large a share of the cores leave no room: clients and the system work there as well."""
+"""Cores that are busy for so large a share leave no room: what is left is for bursts, and for starting a process."""
 HAIR = 1e-9
 
 
@@ -49,19 +50,41 @@ class Against(NamedTuple):
 
 
 def free_cores(guards: Guards, cores: float | None, scene: Scene) -> Against | None:
-    """Return what the machines' cores leave room for; None if that is not asked, or not known.
+    """Return what the nodes' cores leave room for; None if that is not asked, or not known.
 
-    Where slices keep all cores busy, more of them would share the same cores, whichever layer they are of.
+    Where all cores are busy, more slices would share the same cores, whichever layer they are of. What counts is how
+    busy each node is, whoever keeps it so: clients on the same machine take as much as slices. One with room is enough,
+    as a slice can be started on any. Where nodes do not say it, it is the slices' own time against all cores.
     """
-    if not guards.require_placeable or cores is None:
+    if not guards.require_placeable:
         return None
-    used = scene.history.used()
-    if used is None:
+    nodes, used = scene.history.nodes(), scene.history.used()
+    if nodes:
+        free = sum(_room(one.cores, one.busy or 0.0) for one in nodes)
+    elif cores is not None and used is not None:
+        free = _room(cores, used)
+    else:
         return None
     started = sum(max(0, decided - scene.sizes[layer]) for layer, decided in scene.decided.items())
-    room = max(0, math.ceil(CORES_FULL * cores - used - HAIR) - started)
-    reason = f"slices are busy for {used:.3g} of {cores:g} cores, room for {room} more"
-    return Against("cores", "cores", reason, room)
+    room = max(0, free - started)
+    busy = _words(nodes) if nodes else f"slices are busy for {used:.3g} of {cores:g} cores"
+    return Against("cores", "cores", f"{busy}, room for {room} more", room)
+
+
+def _room(cores: float, busy: float) -> int:
+    """Return how many slices more a node has room for."""
+    return max(0, math.ceil(CORES_FULL * cores - busy - HAIR))
+
+
+def _words(nodes: Sequence[NodeSignals]) -> str:
+    """Say how busy the cluster's only node is, or of several the one with the most room."""
+    freest = max(nodes, key=lambda one: CORES_FULL * one.cores - (one.busy or 0.0))
+    which = "the machine" if len(nodes) == 1 else f"of {len(nodes)} machines the least busy one, {freest.host},"
+    if freest.busy is None:
+        return f"{which} has {freest.cores:g} cores and no slices yet"
+    return (
+        f"{which} is busy for {freest.busy:.3g} of {freest.cores:g} cores, of it slices for {freest.slices or 0.0:.3g}"
+    )
 
 
 class Floor(NamedTuple):

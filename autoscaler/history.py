@@ -11,10 +11,12 @@ by, never to shrink by.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from autoscaler.signals import LAYERS, Signals, SliceSignals, Spread
+import msgspec
+
+from autoscaler.signals import LAYERS, NodeSignals, Signals, SliceSignals, Spread
 from cluster.messages import MATCHER
 
 FRESH: Final = 2
@@ -128,6 +130,15 @@ class History:
         shares = [one for layer in LAYERS for one in self._means(layer, lambda one: one.useful_share)[0]]
         return sum(shares) if shares else None
 
+    def nodes(self) -> tuple[NodeSignals, ...]:
+        """Return the cluster's nodes, each as busy as over the look-back period, or over the FRESH newest intervals if
+        that is more: what is full now has no room. None if the newest intervals do not tell of them.
+        """
+        rows = [{one.host: one for one in interval.signals.nodes} for interval in self._recent()]
+        newest = next((row for row in rows[:FRESH] if row), {})
+        pairs = ((_node(one, rows), _node(one, rows[:FRESH])) for one in newest.values())
+        return tuple(max(pair, key=lambda one: one.busy or 0.0) for pair in pairs)
+
     def idlest(self, layer: str) -> float | None:
         """Return the useful share of the least busy slice of those that were heard of, None if none was."""
         means, _ = self._means(layer, lambda one: one.useful_share)
@@ -211,9 +222,17 @@ class History:
         return means, bool(slots) and len(means) == len(slots)
 
 
-def _mean(values: Iterator[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _node(node: NodeSignals, rows: list[dict[str, NodeSignals]]) -> NodeSignals:
+    """Return a node as busy as on average over the rows, by host, that tell of it."""
+    known = [one for row in rows if (one := row.get(node.host)) is not None]
+    return msgspec.structs.replace(
+        node, busy=_mean(one.busy for one in known), slices=_mean(one.slices for one in known)
+    )
 
 
 def _together(spreads: list[Spread]) -> Spread:

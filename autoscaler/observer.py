@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from autoscaler.signals import LAYERS, Histogram, Signals, SliceSignals, Spread, added
+from autoscaler.signals import LAYERS, Histogram, NodeSignals, Signals, SliceSignals, Spread, added
 from cluster.aggregates import TAKEN, backlogs, rate
 from cluster.messages import CONNECTION_POINT, EXIT_POINT, MATCHER, Peer, Report
 from cluster.observed import Observed
@@ -25,9 +26,19 @@ STALE = 3.0
 NOTIFICATIONS = {CONNECTION_POINT: "notifications", EXIT_POINT: "notifications"}
 
 
+class _Load(NamedTuple):
+    """Of an interval: for how many of its cores a node was busy, and for how many a slice's own process kept it so."""
+
+    cores: int
+    busy: float
+    own: float
+
+
 @dataclass(slots=True)
 class _Known:
-    """Of one slice: its last report that was looked at, when, what it said, and the interval's histograms."""
+    """Of one slice: its last report that was looked at, when, what it said, of its node too, and the interval's
+    histograms.
+    """
 
     incarnation: int
     report: Report
@@ -35,6 +46,7 @@ class _Known:
     said: SliceSignals
     delay: Histogram | None = None
     subscribe_ack: Histogram | None = None
+    load: _Load | None = None
     fresh: bool = False
 
 
@@ -48,10 +60,13 @@ class Observer:
         self._operation: int | None = None
         self._begun = False
 
-    def signals(self, observed: Observed, *, placeable: int | None = None, cores: float | None = None) -> Signals:
+    def signals(
+        self, observed: Observed, *, placeable: int | None = None, cores: Mapping[str, float] | None = None
+    ) -> Signals:
         """Return the signals of the interval that ends now, which began with the last call.
 
-        placeable, cores: as in Signals; whoever runs the processes knows.
+        placeable: as in Signals; cores: of each node, by its address, None if not known. Whoever runs the processes
+        knows.
         """
         now_ms = observed.now_ms
         interval_ms = self._interval_ms if self._last_ms is None else max(now_ms - self._last_ms, 1)
@@ -68,7 +83,8 @@ class Observer:
             sizes=dict(observed.sizes),
             transition=observed.changing,
             placeable=placeable,
-            cores=cores,
+            cores=None if cores is None else sum(cores.values()),
+            nodes=self._nodes(observed, slices, cores or {}),
             publications_per_s=_sum_of([one.publications_per_s for one in slices if one.layer == CONNECTION_POINT]),
             notifications_per_s=_sum_of([one.notifications_per_s for one in slices if one.layer == CONNECTION_POINT]),
             delay=added(known.delay for known in doors if known.fresh),
@@ -92,6 +108,7 @@ class Observer:
             _said(peer, earlier, report),
             _difference(earlier, report, "notification_delay"),
             _difference(earlier, report, "subscribe_ack"),
+            _load(earlier, report),
             fresh=True,
         )
 
@@ -122,6 +139,30 @@ class Observer:
             )
         return tuple(slices)
 
+    def _nodes(
+        self, observed: Observed, slices: tuple[SliceSignals, ...], cores: Mapping[str, float]
+    ) -> tuple[NodeSignals, ...]:
+        """Return the nodes that slices are on, and those of `cores` that none is on; none if one is not known of."""
+        told: dict[str, list[_Load]] = {one.host: [] for one in observed.slices.values()}
+        for one in slices:
+            peer = Peer(one.layer, one.slot)
+            known = self._known.get(peer)
+            if known is not None and known.load is not None and one.useful_share is not None:
+                told[observed.slices[peer].host].append(known.load)
+        found = []
+        for host, loads in told.items():
+            if not loads:
+                return ()
+            # Each of them tells of the whole node, by its own clock.
+            busy, slices_busy = sum(one.busy for one in loads) / len(loads), sum(one.own for one in loads)
+            number = max(one.cores for one in loads)
+            found.append(
+                NodeSignals(host=host, cores=number, busy=min(busy, number), slices=min(busy, number, slices_busy))
+            )
+        if set(told) <= set(cores):  # else they go by other addresses there
+            found += [NodeSignals(host=host, cores=number) for host, number in cores.items() if host not in told]
+        return tuple(sorted(found, key=lambda one: one.host))
+
     def _placement_s(self, observed: Observed) -> float | None:
         """Return how long the operation took that has ended since the last call, None if none has."""
         number = None if observed.last_done is None else observed.last_done[0]
@@ -146,6 +187,13 @@ def _said(peer: Peer, earlier: Report | None, report: Report) -> SliceSignals:
         connections=counters.get("connections"),
         rss_bytes=counters.get("resident_bytes") or None,
     )
+
+
+def _load(earlier: Report | None, report: Report) -> _Load | None:
+    if earlier is None or earlier.node is None or report.node is None or report.at_ms <= earlier.at_ms:
+        return None
+    busy = (report.node[0] - earlier.node[0]) / (report.at_ms - earlier.at_ms) / 1000
+    return _Load(report.node[1], max(busy, 0.0), (rate((earlier, report), "cpu_us") or 0.0) / 1e6)
 
 
 def _spread(earlier: Report | None, report: Report) -> Spread | None:

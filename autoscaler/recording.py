@@ -8,6 +8,7 @@ in the order of time; those of one interval have the same `at_s` and are togethe
 
 of the cluster's row:
     epoch, placeable, cores, placement_s, publications_per_s, notifications_per_s       as `Signals` has them
+    node_host, node_cores, node_busy, node_slices       lists with an entry for each node, as `NodeSignals` has them
     size_connection_point, size_access_point, size_matcher, size_exit_point      slices in the view
     delay_counts, subscribe_ack_counts     lists: histograms, bounds in the schema's metadata
 
@@ -28,7 +29,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from autoscaler.signals import BUCKETS, DELAY_BOUNDS_MS, LAYERS, Histogram, Signals, SliceSignals, Spread
+from autoscaler.signals import BUCKETS, DELAY_BOUNDS_MS, LAYERS, Histogram, NodeSignals, Signals, SliceSignals, Spread
 from cluster.errors import KittiwakeError
 
 VERSION: Final = "1"
@@ -44,6 +45,10 @@ SCHEMA: Final = pa.schema(
         ("epoch", pa.int64()),
         ("placeable", pa.int32()),
         ("cores", pa.float64()),
+        ("node_host", pa.list_(pa.string())),
+        ("node_cores", pa.list_(pa.float64())),
+        ("node_busy", pa.list_(pa.float64())),
+        ("node_slices", pa.list_(pa.float64())),
         ("placement_s", pa.float64()),
         ("publications_per_s", pa.float64()),
         ("notifications_per_s", pa.float64()),
@@ -64,7 +69,9 @@ SCHEMA: Final = pa.schema(
     metadata={"kittiwake.recording": VERSION, "kittiwake.delay_bounds_ms": json.dumps(DELAY_BOUNDS_MS)},
 )
 
-LATER: Final = ("cores",)
+_OF_NODE: Final = ("host", "cores", "busy", "slices")
+
+LATER: Final = ("cores", *(f"node_{name}" for name in _OF_NODE))
 """Columns that earlier recordings of this version have not."""
 
 _OF_SLICE: Final = (
@@ -97,6 +104,7 @@ def rows_of(at_s: float, signals: Signals) -> Iterator[Row]:
         "epoch": signals.epoch,
         "placeable": signals.placeable,
         "cores": signals.cores,
+        **{f"node_{name}": [getattr(node, name) for node in signals.nodes] for name in _OF_NODE},
         "placement_s": signals.placement_s,
         "publications_per_s": signals.publications_per_s,
         "notifications_per_s": signals.notifications_per_s,
@@ -164,6 +172,7 @@ def intervals_of(rows: Iterable[Row], name: str) -> Iterator[tuple[float, Signal
                 transition=bool(whole["transition"]),
                 placeable=whole["placeable"],
                 cores=whole.get("cores"),
+                nodes=tuple(_nodes(whole)),
                 publications_per_s=whole["publications_per_s"],
                 notifications_per_s=whole["notifications_per_s"],
                 delay=_histogram(whole["delay_counts"], name, at_s),
@@ -172,6 +181,12 @@ def intervals_of(rows: Iterable[Row], name: str) -> Iterator[tuple[float, Signal
                 slices=tuple(_slice(part, name, at_s) for part in parts),
             ),
         )
+
+
+def _nodes(row: Row) -> Iterator[NodeSignals]:
+    columns = [row.get(f"node_{name}") or [] for name in _OF_NODE]
+    for values in zip(*columns, strict=True):
+        yield NodeSignals(**dict(zip(_OF_NODE, values, strict=True)))
 
 
 def _slice(row: Row, name: str, at_s: float) -> SliceSignals:

@@ -34,7 +34,7 @@ from autoscaler.forecast import PolicyForecast
 from autoscaler.plant import WORK_MS, Passed, Queues, Resizing, delays, later, spread_over
 from autoscaler.policy import ScalingPolicy
 from autoscaler.scorecard import Scorecard
-from autoscaler.signals import LAYERS, Histogram, Signals, SliceSignals, Spread, quantile
+from autoscaler.signals import LAYERS, Histogram, NodeSignals, Signals, SliceSignals, Spread, quantile
 from cluster.messages import CONNECTION_POINT, EXIT_POINT, MATCHER
 
 OPERATION_S: Final = 5.0
@@ -269,6 +269,7 @@ class _Cluster:
         uses = {layer: min(1.0, passed.through[layer] / capacities[layer]) for layer in LAYERS}
         out = passed.through[EXIT_POINT] * load.notifications_per_publication
         known = signals.publications_per_s is not None
+        slices = tuple(one for layer in LAYERS for one in self._slices(layer, signals, load, passed.through[layer]))
         return Signals(
             interval_s=seconds,
             epoch=self.resizing.epoch,
@@ -276,12 +277,13 @@ class _Cluster:
             transition=running,
             placeable=None if signals.placeable is None else self._room(signals),
             cores=signals.cores,
+            nodes=_nodes(signals, slices),
             publications_per_s=passed.through[CONNECTION_POINT] if known else None,
             notifications_per_s=out if known and signals.notifications_per_s is not None else None,
             delay=self._delays("delay", signals.delay, uses, passed, round(out * seconds)),
             subscribe_ack=self._delays("subscribe_ack", signals.subscribe_ack, uses, passed, None),
             placement_s=self.resizing.placement_s,
-            slices=tuple(one for layer in LAYERS for one in self._slices(layer, signals, load, passed.through[layer])),
+            slices=slices,
         )
 
     def _room(self, signals: Signals) -> int:
@@ -342,6 +344,24 @@ class _Cluster:
             then = WORK_MS / (1 - min(use, 0.999)) - WORK_MS / (1 - min(self._spare_uses[layer], 0.999))
             extra += max(0.0, then)
         return spread_over(values, later(healthy, passed.wait_s, extra))
+
+
+def _nodes(signals: Signals, slices: Iterable[SliceSignals]) -> tuple[NodeSignals, ...]:
+    """Return the nodes as these slices, instead of those that were recorded, would have kept them busy.
+
+    What others took stays; what slices take more or less is shared among the nodes by their cores.
+    """
+    more = sum(one.useful_share or 0.0 for one in slices) - sum(one.useful_share or 0.0 for one in signals.slices)
+    cores = sum(node.cores for node in signals.nodes if node.busy is not None)
+
+    def then(node: NodeSignals) -> NodeSignals:
+        if node.busy is None:
+            return node
+        share = more * node.cores / cores
+        busy = min(node.cores, max(0.0, node.busy + share))
+        return msgspec.structs.replace(node, busy=busy, slices=min(busy, max(0.0, (node.slices or 0.0) + share)))
+
+    return tuple(then(node) for node in signals.nodes)
 
 
 def _together(slices: Iterable[SliceSignals], ratio: float) -> Spread | None:

@@ -75,6 +75,22 @@ class SliceSignals(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int | None = None
 
 
+class NodeSignals(msgspec.Struct, frozen=True, kw_only=True):
+    """One node in one interval.
+
+    host:   its address.
+    cores:  that it has for slices.
+    busy:   for how many of them it was busy, whoever kept it so; None for a node without slices, of which nothing is
+            known.
+    slices: of that, the processes of slices.
+    """
+
+    host: str
+    cores: float
+    busy: float | None = None
+    slices: float | None = None
+
+
 class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """The whole cluster in one interval.
 
@@ -84,7 +100,8 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     transition:           an operation (scale, replace, recovery) was running at any time of the interval.
     placeable:            how many more slices could be placed now, by what Ray has free; None if not known, and where
                           nothing is reserved for a role (then nothing limits it).
-    cores:                that the slices' machines have together; None if not known.
+    cores:                that the cluster's nodes have together; None if not known.
+    nodes:                ascending by host; none if of any with slices on it it is not known how busy it was.
     publications_per_s:   accepted from publishers. notifications_per_s: handed to clients.
     delay:                histogram in ms, publication accepted by a connection point -> its notification handed to one.
     subscribe_ack:        histogram in ms, subscribe received -> acknowledged.
@@ -100,6 +117,7 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     transition: bool = False
     placeable: int | None = None
     cores: float | None = None
+    nodes: tuple[NodeSignals, ...] = ()
     publications_per_s: float | None = None
     notifications_per_s: float | None = None
     delay: Histogram | None = None

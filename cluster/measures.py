@@ -34,7 +34,7 @@ class Measures:
     """Of one slice, or of the coordinator. interval_ms: between reports.
 
     useful_ns:  spent at work since the start.
-    lanes, resident_bytes, cpu_us: what the shell has seen last.
+    lanes, resident_bytes, cpu_us, node: what the shell has seen last; node as in `Report`.
     busiest:    of a matcher, its sample of hits.
     answered:   when clients asked for what the machine has answered since, microseconds since 1970; the machine appends
                 to it and this empties it.
@@ -53,16 +53,18 @@ class Measures:
         self.lanes: list[Backlog] = []
         self.resident_bytes = 0
         self.cpu_us = 0
+        self.node: tuple[int, int] | None = None
         self.answered: MutableSequence[int] = []
         self.busiest: Busiest | None = None
 
     # The shell tells -----------------------------------------------------------------------------------------------
 
-    def saw(self, lanes: list[Backlog], resident_bytes: int, cpu_us: int) -> None:
+    def saw(self, lanes: list[Backlog], resident_bytes: int, cpu_us: int, node: tuple[int, int] | None = None) -> None:
         """What there is to be seen from outside of the machine; see `Measures`."""
         self.lanes = lanes
         self.resident_bytes = resident_bytes
         self.cpu_us = cpu_us
+        self.node = node
 
     def worked(self, spent_ns: int) -> None:
         """So long was worked, for no event in particular."""
@@ -149,7 +151,7 @@ class Measures:
         match_ns, self._match_ns = self._match_ns, None
         spread = None if match_ns is None else (round(match_ns[0]), round(match_ns[1]))
         busiest = [] if self.busiest is None else self.busiest.top()
-        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread, busiest)
+        return Report(now_ms, gauges | self.totals(), self.histograms(), self.lanes, spread, busiest, self.node)
 
 
 HISTOGRAMS = {key: metric for metric in METRICS if metric.kind is Kind.HISTOGRAM for key in metric.values.values()}

@@ -13,10 +13,13 @@ from cluster.metrics import METRICS, Kind
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of the view. incarnation: who plays it; report: its last one, None before the first."""
+    """A slice of the view. incarnation: who plays it; report: its last one, None before the first; host: where it is,
+    empty if not known.
+    """
 
     incarnation: int
     report: Report | None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

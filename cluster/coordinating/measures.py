@@ -22,9 +22,14 @@ class Measures:
         view = shared.view
         slices = {}
         if view is not None:
-            for peer in sorted(member.peer for member in view.members):
+            for member in sorted(view.members, key=lambda member: member.peer):
+                peer = member.peer
                 report = shared.reports.get(peer)
-                slices[peer] = Slice(0, None) if report is None else Slice(report.incarnation, report.measured)
+                if report is None:
+                    slices[peer] = Slice(0, None)
+                else:
+                    host = member.host if report.join is None else report.join.host
+                    slices[peer] = Slice(report.incarnation, report.measured, host)
         return Observed(
             shared.now_ms,
             0 if view is None else view.epoch,

@@ -22,6 +22,8 @@ class Report(Message, frozen=True, array_like=True, tag=92, gc=False):
     lanes:      (layer, slot, messages, bytes) for each peer: the least that it had yet to confirm in this interval.
     match_ns:   the least and the most that a publication took to match in this interval; None if none was.
     busiest:    of a matcher, the subscriptions that most hits are of, and how many of a million; see `busiest.py`.
+    node:       of the node's cores that the role may run on: for how many microseconds they have been busy together,
+                whoever kept them so, and how many they are; None if that is not known.
     """
 
     at_ms: int
@@ -30,6 +32,7 @@ class Report(Message, frozen=True, array_like=True, tag=92, gc=False):
     lanes: list[tuple[str, int, int, int]]
     match_ns: tuple[int, int] | None
     busiest: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    node: tuple[int, int] | None = None
 
 
 ReportMessage = Heartbeat | Report

@@ -8,7 +8,7 @@ import random
 from autoscaler.capacity import CapacityModel
 from autoscaler.costs import NAMES, PRIOR, Coefficients, Load
 from autoscaler.plant import Queues, Resizing, delays
-from autoscaler.signals import LAYERS, Signals, SliceSignals, Spread
+from autoscaler.signals import LAYERS, NodeSignals, Signals, SliceSignals, Spread
 from cluster.messages import ACCESS_POINT, CONNECTION_POINT, EXIT_POINT, MATCHER
 from tests.autoscale.scenarios import Scenario
 
@@ -53,6 +53,7 @@ class Cluster:
         """Share of the clients that is at each connection point."""
         self._crowd = 1.0
         """How many slices want a core for each core that there is, 1 or more."""
+        self._nodes: tuple[NodeSignals, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -100,7 +101,12 @@ class Cluster:
             full = 1.0 if self.queues.waiting[layer] >= 1 else min(1.0, work)
             wanted += self.sizes[layer] * full
             rate = min(rate, self.truth.capacity(layer, self.sizes, load))
-        self._crowd = max(1.0, wanted / self.scenario.cores)
+        cores, clients = self.scenario.cores, self.scenario.clients
+        others = load.publications_per_s * (clients or 0.0)
+        self._crowd = max(1.0, (wanted + others) / cores)
+        if clients is not None:
+            busy = min(cores, wanted + others)
+            self._nodes = (NodeSignals(host="10.0.0.1", cores=cores, busy=busy, slices=wanted / self._crowd),)
 
     def request(self, targets: dict[str, int]) -> bool:
         """Ask for sizes; False if an operation is under way."""
@@ -145,6 +151,7 @@ class Cluster:
             transition=running,
             placeable=None if self.scenario.room is None else max(0, self.scenario.room - sum(sizes.values())),
             cores=self.scenario.cores,
+            nodes=self._nodes,
             publications_per_s=passed.through[CONNECTION_POINT],
             notifications_per_s=out * NOTIFICATIONS,
             delay=delays(uses, passed.wait_s, round(out * NOTIFICATIONS * seconds)),

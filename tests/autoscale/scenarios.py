@@ -27,6 +27,8 @@ class Scenario:
     room:     slices that all nodes have room for, None for no limit.
     cores:    that all slices share, None for one each. What is busy at the same time takes longer by as much as there
               are too few of them.
+    clients:  core seconds that clients take for a publication, of the same cores; each interval tells then how busy the
+              machine is. None: it does not, and nobody else is there.
     stay:     clients stay at their connection point; None: they spread evenly at once. Else the share of them that
               connects anew each second, to any.
     steady:   no layer may change its direction after settled_s.
@@ -48,6 +50,7 @@ class Scenario:
     abort: float = 0.0
     room: int | None = None
     cores: float | None = None
+    clients: float | None = None
     stay: float | None = None
     steady: bool = False
     settled_s: float = HOUR / 2
@@ -124,6 +127,13 @@ SCENARIOS = {
     ),
     "aborts": Scenario("operations are given up, two of five", 1.5, _step, step_s=HOUR / 2, abort=0.4),
     "cores": Scenario("ten times the load, on two cores that are full with it", 2, _step, cores=2.0),
+    "clients": Scenario(
+        "ten times the load, on eight cores that are full with the clients more than with the slices",
+        2,
+        _step,
+        cores=8.0,
+        clients=1.6e-3,
+    ),
     "stay": Scenario(
         "ten times the load within an hour, of clients that stay at the connection point where they are",
         2,

@@ -124,6 +124,26 @@ def test_slices_that_share_full_cores_are_not_made_more(name: str) -> None:
     assert max(sum(sizes.values()) for _, sizes in outcome.sizes) <= 7
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_cores_that_clients_keep_busy_are_full_as_well(policy: ScalingPolicy, seed: int) -> None:
+    """By the slices' own time these eight cores have room for five more after the step at 1,800 s, which ask for it."""
+    outcome = play(seed, dataclasses.replace(SCENARIOS["clients"], hours=0.55), policy, 4.0)
+    assert outcome.trouble == []
+    totals = [(at, sum(sizes.values())) for at, sizes in outcome.sizes]
+    most = max([4, *(total for at, total in totals if at > 300)])
+    assert most <= 5, "one slice a layer, and one more before they were seen full"
+    assert outcome.card.missed > 1, "it is asked for more"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_cores_are_free_clients_are_no_reason_not_to_grow(policy: ScalingPolicy, seed: int) -> None:
+    plain = dataclasses.replace(SCENARIOS["step"], hours=0.55)
+    roomy = dataclasses.replace(plain, cores=64.0, clients=1.6e-3)
+    outcome = play(seed, roomy, policy, 4.0)
+    assert outcome.sizes == play(seed, plain, policy, 4.0).sizes
+    assert outcome.card.transitions >= 2
+
+
 @pytest.mark.parametrize(("name", "most"), [("stay", 2), ("churn", 4)])
 def test_connection_points_are_for_those_who_connect(name: str, most: int) -> None:
     """Clients that stay get no more of them than one with room; of those who come anew each gets the share it needs."""

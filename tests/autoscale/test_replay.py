@@ -15,7 +15,7 @@ from actors.recording import Recorder
 from autoscaler.policy import ScalingPolicy
 from autoscaler.policy_file import load_policy
 from autoscaler.replay import Fit, fit, recorded, replay
-from autoscaler.signals import LAYERS, Signals
+from autoscaler.signals import LAYERS, NodeSignals, Signals
 from tests.autoscale.run import play
 from tests.autoscale.scenarios import SCENARIOS
 
@@ -155,3 +155,22 @@ def test_the_command_names_what_is_wrong(tmp_path: Path, folder: Path) -> None:
     done = CliRunner().invoke(command, [path, "--on", str(folder), "--plot", str(tmp_path / "x.nothing")])
     assert done.exit_code == 2
     assert "nothing" in done.output
+
+
+def test_full_cores_hold_a_replayed_policy_by_what_others_take_of_them(
+    policy: ScalingPolicy, recording: list[tuple[float, Signals]], plant: Fit
+) -> None:
+    """The recorded cluster grows tenfold on a machine that clients fill but for a core, and so could do no better."""
+
+    def beside(signals: Signals, others: float) -> Signals:
+        slices = sum(one.useful_share or 0.0 for one in signals.slices)
+        node = NodeSignals(host="10.0.0.1", cores=64.0, busy=min(64.0, slices + others), slices=slices)
+        return msgspec.structs.replace(signals, nodes=(node,))
+
+    def most(others: float) -> int:
+        told = [(at_s, beside(signals, others)) for at_s, signals in recording]
+        run = replay(policy, told, plant, policy)
+        return max(sum(point.sizes.values()) for point in run.trace.points)
+
+    assert most(10.0) == max(sum(signals.sizes.values()) for _, signals in recording)
+    assert most(56.0) <= 6, "5 slices at first, busy for about a core and a half"

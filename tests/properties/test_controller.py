@@ -18,7 +18,7 @@ from autoscaler.fitted import FittedCapacity
 from autoscaler.forecast import PolicyForecast
 from autoscaler.policy import ScalingPolicy
 from autoscaler.policy_check import contradictions
-from autoscaler.signals import BUCKETS, LAYERS, Signals, SliceSignals, Spread
+from autoscaler.signals import BUCKETS, LAYERS, NodeSignals, Signals, SliceSignals, Spread
 
 SEEDS = range(40)
 TICKS = 150
@@ -123,6 +123,21 @@ class World:
         self.lost = random.choice([0.0, 0.0, 0.1, 1.0])
         self.cores = random.choice([None, None, 4.0, 64.0])
 
+    def nodes(self) -> tuple[NodeSignals, ...]:
+        """Some or none, full or not, and those of which nothing is known."""
+        random = self.random
+        if self.cores is None or random.random() < self.lost:
+            return ()
+        return tuple(
+            NodeSignals(
+                host=f"10.0.0.{number}",
+                cores=self.cores,
+                busy=random.choice([None, 0.0, self.cores * self.load, self.cores]),
+                slices=random.choice([None, 0.1]),
+            )
+            for number in range(random.randint(0, 3))
+        )
+
     def signals(self) -> Signals:
         random = self.random
         if not self.calm and random.random() < 0.02:
@@ -139,6 +154,7 @@ class World:
             transition=bool(self.pending),
             placeable=random.choice([None, 0, 1, 50]),
             cores=self.cores,
+            nodes=self.nodes(),
             publications_per_s=None if random.random() < self.lost else random.choice([0.0, 10.0, 1000.0]),
             notifications_per_s=None if random.random() < self.lost else 100.0,
             delay=None if random.random() < self.lost else tuple(counts),

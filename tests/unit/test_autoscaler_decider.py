@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from autoscaler.decision import Decision, LayerDecision
-from autoscaler.signals import Signals
+from autoscaler.signals import NodeSignals, Signals
 from tests.unit.autoscaling import Foreseeing, Knowing, decider, histogram, layer, policy, seen, targets
 
 BUSY = seen({"matcher": 2}, busy={"matcher": 0.9})
@@ -156,6 +157,53 @@ def test_layers_share_the_cores_that_are_free() -> None:
     assert decider(policy(layers=layers)).decide(0, on_cores(5.0, {"matcher": 0.9, "exit_point": 0.9})).targets == {
         "matcher": 4
     }
+
+
+def node(host: str = "a", cores: float = 2.0, busy: float | None = 1.95, slices: float | None = 0.6) -> NodeSignals:
+    return NodeSignals(host=host, cores=cores, busy=busy, slices=slices)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "targets_", "why"),
+    [
+        ([node()], {}, "the machine is busy for 1.95 of 2 cores, of it slices for 0.6, room for 0 more"),
+        ([node(cores=4)], {"matcher": 4}, ""),  # 3.6 of them can be used
+        ([node(busy=1.0)], {"matcher": 3}, ""),
+        (
+            [node(), node("b", 4.0, 3.7, 0.1)],
+            {},
+            "of 2 machines the least busy one, b, is busy for 3.7 of 4 cores, of it slices for 0.1, room for 0 more",
+        ),
+        ([node(), node("b", 64.0, 63.0, 50.0), node("c", 2.0, 1.0)], {"matcher": 3}, ""),  # full on average
+        ([node(), node("b", 4.0, None, None)], {"matcher": 4}, ""),  # one without slices
+    ],
+)
+def test_load_grows_no_further_than_a_node_has_room(
+    nodes: list[NodeSignals], targets_: dict[str, int], why: str
+) -> None:
+    """By their own time the slices are busy for 2.1 cores, of as many as there may be."""
+    row = msgspec.structs.replace(on_cores(99.0, {"matcher": 0.9}), nodes=tuple(nodes))
+    decision = decider(policy()).decide(0, row)
+    assert decision.targets == targets_
+    if why:
+        assert only(decision).why_not_more == f"cores: {why}"
+
+
+def test_what_is_full_now_has_no_room_however_idle_it_was() -> None:
+    made = decider(policy(look_back_period_s=10))
+    idle = msgspec.structs.replace(on_cores(2.0, {"matcher": 0.5}), nodes=(node(busy=0.3),))
+    full = msgspec.structs.replace(on_cores(2.0, {"matcher": 1.0}), nodes=(node(busy=2.0),))
+    decision = [made.decide(at, row) for at, row in enumerate([idle] * 6 + [full] * 4)][-1]
+    assert decision.targets == {}
+    assert only(decision).why_not_more.startswith("cores: the machine is busy for 2 of 2 cores")
+
+
+def test_nodes_that_were_not_heard_of_lately_leave_the_slices_own_time() -> None:
+    made = decider(policy(look_back_period_s=10))
+    full = on_cores(99.0, {"matcher": 0.9})
+    rows = [msgspec.structs.replace(full, nodes=(node(),)), full]
+    assert [made.decide(at, row).targets for at, row in enumerate(rows)] == [{}, {}], "one may be missing"
+    assert made.decide(2, full).targets == {"matcher": 4}
 
 
 def test_full_cores_hold_no_floor_and_nothing_where_nodes_can_be_added() -> None:

@@ -48,13 +48,17 @@ class Desk:
         self.failed: list[BaseException] = []
         self.companions: list[Any] = []
         self.autoscaling = Autoscaling(
-            self.control.machine, made or policy(), directory, placeable=lambda: room, cores=lambda: cores
+            self.control.machine,
+            made or policy(),
+            directory,
+            placeable=lambda: room,
+            cores=lambda: None if cores is None else {"a": cores},
         )
         self.autoscaling._observer = self  # type: ignore[assignment]
         self.autoscaling._shell = self  # type: ignore[assignment]
         self.now = 1_800_000_000.0
 
-    def signals(self, observed: Any, *, placeable: int | None = None, cores: float | None = None) -> Signals:
+    def signals(self, observed: Any, *, placeable: int | None = None, cores: Any = None) -> Signals:
         """As an observer would, of slices that report."""
         return seen(
             dict(observed.sizes),
@@ -62,7 +66,7 @@ class Desk:
             transition=observed.changing,
             epoch=observed.epoch,
             placeable=placeable,
-            cores=cores,
+            cores=None if cores is None else sum(cores.values()),
             publications_per_s=10.0,
         )
 

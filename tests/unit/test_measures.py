@@ -215,15 +215,16 @@ def test_a_report_holds_totals_and_the_extremes_of_its_interval() -> None:
     batch = Batch(1, [0], 1, [run(0, 2)], [0], [1], pack(UINT32, [1, 1]), b"ab")
     assert measures.due(5_000)
     first = measures.report({"hits": 1}, 5_000)
-    assert first.match_ns is None
+    assert first.match_ns is first.node is None
     for spent_ns in (8_000, 2_000, 4_000):
         measures.took(Received(SOMEBODY, batch), SECOND, spent_ns)
     measures.worked(1_000_000)
     assert not measures.due(5_999)
     assert measures.due(6_000)
-    measures.saw([(EXIT_POINT, 0, 3, 300), (EXIT_POINT, 1, 4, 400), (COORDINATOR, 0, 0, 0)], 77, 88)
+    measures.saw([(EXIT_POINT, 0, 3, 300), (EXIT_POINT, 1, 4, 400), (COORDINATOR, 0, 0, 0)], 77, 88, (99, 2))
     second = measures.report({"hits": 5}, 6_000)
     assert second.match_ns == (1_000, 4_000)
+    assert second.node == (99, 2)
     assert second.lanes[0] == (EXIT_POINT, 0, 3, 300)
     assert {key: second.counters[key] for key in ("hits", "useful_us", "cpu_us", "resident_bytes")} == {
         "hits": 5,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.observer import Observer
-from autoscaler.signals import BUCKETS, Signals, SliceSignals
+from autoscaler.signals import BUCKETS, NodeSignals, Signals, SliceSignals
 from cluster.messages import ACCESS_POINT, CONNECTION_POINT, EXIT_POINT, MATCHER, Peer, Report
 from cluster.observed import Observed, Slice
 
@@ -188,3 +188,53 @@ def test_the_time_that_an_operation_took_is_told_once() -> None:
     assert found == [None, None, 4.0, None, 6.0]
     late = Observer(1000)
     assert late.signals(replace(observed(1000), last_done=(7, 1))).placement_s is None, "of before it began to look"
+
+
+# Nodes ---------------------------------------------------------------------------------------------------------------
+
+
+def on(second: int, busy_ms: int | None, cpu_ms: int = 0, cores: int = 2) -> Report:
+    """Return the report of a second: for how long the node and the slice's own process have been busy until then."""
+    node = None if busy_ms is None else (1000 * busy_ms, cores)
+    return Report(1000 * second, {"useful_us": 0, "cpu_us": 1000 * cpu_ms}, {}, [], None, node=node)
+
+
+def placed(now_ms: int, hosts: dict[Peer, str], reports: dict[Peer, Report]) -> Observed:
+    slices = {peer: Slice(1, reports.get(peer), host) for peer, host in hosts.items()}
+    return Observed(now_ms, 4, SIZES, False, slices)
+
+
+TWO = {DOOR: "a", ACCESS: "a", M0: "b"}
+
+
+def nodes_of(first: dict[Peer, Report], second: dict[Peer, Report], **cores: float) -> tuple[NodeSignals, ...]:
+    """Return the nodes of the second of two intervals."""
+    observer = Observer(1000)
+    assert observer.signals(placed(1000, TWO, first)).nodes == (), "an interval has two ends"
+    return observer.signals(placed(2000, TWO, second), cores=cores or None).nodes
+
+
+FIRST = {DOOR: on(0, 5000), ACCESS: on(0, 5100), M0: on(0, 90_000, cores=4)}
+SECOND = {DOOR: on(1, 6500, 300), ACCESS: on(1, 6800, 150), M0: on(1, 91_000, 250, cores=4)}
+
+
+def test_a_node_is_as_busy_as_the_slices_on_it_see_it_and_they_have_their_part_in_it() -> None:
+    assert nodes_of(FIRST, SECOND) == (
+        NodeSignals(host="a", cores=2, busy=pytest.approx(1.6), slices=pytest.approx(0.45)),
+        NodeSignals(host="b", cores=4, busy=pytest.approx(1.0), slices=pytest.approx(0.25)),
+    )
+
+
+def test_nodes_without_slices_have_cores_and_are_not_known_otherwise() -> None:
+    assert nodes_of(FIRST, SECOND, a=2.0, b=4.0, c=8.0)[2:] == (NodeSignals(host="c", cores=8.0),)
+    assert [one.host for one in nodes_of(FIRST, SECOND, a=2.0, other=8.0)] == ["a", "b"], "Ray's names are others"
+
+
+def test_where_one_node_says_nothing_none_is_told_of() -> None:
+    assert nodes_of(FIRST, SECOND | {M0: on(1, None)}) == ()
+    assert nodes_of(FIRST, {DOOR: SECOND[DOOR], ACCESS: SECOND[ACCESS], M0: FIRST[M0]}) == (), "not Linux, or no report"
+
+
+def test_a_node_is_never_busier_than_it_has_cores() -> None:
+    (one, _) = nodes_of(FIRST, SECOND | {DOOR: on(1, 9000, 3000), ACCESS: on(1, 9100, 3000)})
+    assert (one.busy, one.slices) == (2, 2)

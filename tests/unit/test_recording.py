@@ -11,8 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from actors.recording import Recorder, Recording, write
-from autoscaler.recording import SCHEMA, RecordingError, rows_of, table_of
-from autoscaler.signals import BUCKETS, LAYERS, Signals, SliceSignals, Spread
+from autoscaler.recording import LATER, SCHEMA, RecordingError, rows_of, table_of
+from autoscaler.signals import BUCKETS, LAYERS, NodeSignals, Signals, SliceSignals, Spread
 
 
 def some(source: random.Random) -> Signals:
@@ -53,6 +53,10 @@ def some(source: random.Random) -> Signals:
         transition=source.random() < 0.5,
         placeable=None if source.random() < 0.5 else source.randrange(10),
         cores=None if source.random() < 0.5 else source.randrange(1, 99) / 2,
+        nodes=tuple(
+            NodeSignals(host=f"10.0.0.{number}", cores=2.0, busy=maybe(source.random()), slices=maybe(source.random()))
+            for number in range(source.randrange(3))
+        ),
         publications_per_s=maybe(source.random() * 1e5),
         notifications_per_s=maybe(source.random() * 1e5),
         delay=histogram(),
@@ -105,8 +109,9 @@ def test_a_recording_without_cores_is_an_earlier_one(tmp_path: Path) -> None:
     source = random.Random(5)
     given = [(float(step), some(source)) for step in range(1, 4)]
     path = tmp_path / "earlier.parquet"
-    parquet.write_table(table_of(row for at, one in given for row in rows_of(at, one)).drop_columns(["cores"]), path)
-    assert list(Recording(path)) == [(at, msgspec.structs.replace(one, cores=None)) for at, one in given]
+    table = table_of(row for at, one in given for row in rows_of(at, one))
+    parquet.write_table(table.drop_columns(list(LATER)), path)
+    assert list(Recording(path)) == [(at, msgspec.structs.replace(one, cores=None, nodes=())) for at, one in given]
 
 
 def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
