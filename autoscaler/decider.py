@@ -10,7 +10,8 @@
                    only a shrink
     tolerance      near enough is left alone
     factor         a share of the way
-    stabilisation  lowest wish of the up window, highest of the down window, which becomes longer for peaks that recur
+    stabilisation  lowest wish of the up window, highest of the down window, which becomes longer for peaks that recur,
+                   and begins anew when the load rises
     delay          continuously in one direction
     rate           so much change within a period
     together       what another layer's growth makes needed comes with it, with no delay of its own; what a layer needs
@@ -44,7 +45,7 @@ from autoscaler.history import History
 from autoscaler.layer import LayerMachine
 from autoscaler.periods import excluded, period_of
 from autoscaler.policy import ScalingPolicy, SplitMerge
-from autoscaler.rates import Peaks
+from autoscaler.rates import Peaks, Rise
 from autoscaler.signals import LAYERS, Signals
 from autoscaler.triggers import Scene
 from cluster.messages import MATCHER
@@ -77,11 +78,13 @@ class Decider:
         self._history = History(policy.look_back_period_s, max(windows, default=0.0) + 1)
         self._watches = {one.name: Watch(one) for one in policy.slo}
         peaks = Peaks(policy.guards.hold_peaks_s)
-        self._layers = {
-            layer: LayerMachine(layer, one, policy, peaks)
-            for layer in LAYERS
-            if (one := policy.layers.of(layer)) is not None
-        }
+        layers = {layer: one for layer in LAYERS if (one := policy.layers.of(layer)) is not None}
+        judged_s = max(
+            (one.behavior.scale_down.stabilization_window_s + one.downscale_delay_s for one in layers.values()),
+            default=0.0,
+        )
+        self._rise = Rise(judged_s, policy.look_back_period_s)
+        self._layers = {layer: LayerMachine(layer, one, policy, peaks, self._rise) for layer, one in layers.items()}
         self._periods = tuple((text, period_of(text)) for text in policy.guards.excluded_periods)
         self._zone = ZoneInfo(policy.timezone)
         self._placements: deque[float] = deque(maxlen=PLACEMENTS)
@@ -113,6 +116,7 @@ class Decider:
         for watch in self._watches.values():
             watch.add(now_s, signals)
         self._forecast.observe(now_s, signals.publications_per_s)
+        self._rise.add(now_s, signals.publications_per_s)
         changed = bool(self._sizes) and self._sizes != signals.sizes
         if changed:
             for layer, machine in self._layers.items():

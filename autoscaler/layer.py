@@ -10,7 +10,7 @@ from autoscaler.decision import LayerDecision, Proposal, Stage
 from autoscaler.gates import gate
 from autoscaler.guards import Against, caught_up
 from autoscaler.policy import Connections, LayerPolicy, MemoryUse, Ratio, ScalingPolicy, Slo, Utilization
-from autoscaler.rates import Delay, Peaks, Rates, Stabilization
+from autoscaler.rates import Delay, Peaks, Rates, Rise, Stabilization
 from autoscaler.triggers import Scene, busy_in, for_newcomers, propose
 from cluster.messages import CONNECTION_POINT
 
@@ -27,11 +27,11 @@ MISSING = "no trigger has its signals; never fewer while signals are missing"
 class LayerMachine:
     """What a layer's decisions remember: its windows, delays, rates, and how often its signals were missing."""
 
-    def __init__(self, layer: str, policy: LayerPolicy, whole: ScalingPolicy, peaks: Peaks) -> None:
+    def __init__(self, layer: str, policy: LayerPolicy, whole: ScalingPolicy, peaks: Peaks, rise: Rise) -> None:
         self._layer = layer
         self._policy = policy
         self._whole = whole
-        self._stabilization = Stabilization(policy, peaks)
+        self._stabilization = Stabilization(policy, peaks, rise)
         self._delay = Delay(policy)
         self._rates = Rates(policy)
         self._misses = 0
@@ -84,7 +84,7 @@ class LayerMachine:
         self._factor(way)
         self.wished = min(max(way.whole, policy.min_replicas), policy.max_replicas)
         wish = self._stabilization.apply(now_s, size, way.whole)
-        way.step("stabilisation", wish, self._windows())
+        way.step("stabilisation", wish, self._windows(now_s))
         wish, left_s = self._delay.apply(now_s, size, way.whole)
         way.step("delay", wish, f"{left_s:.0f} s more in this direction" if left_s else "held long enough")
         wish = self._rates.apply(now_s, size, way.whole)
@@ -108,9 +108,12 @@ class LayerMachine:
             why_not_less=less,
         )
 
-    def _windows(self) -> str:
+    def _windows(self, now_s: float) -> str:
         one = self._stabilization
         text = f"window {one.up_s:g} s up, {one.down_s:.4g} s down"
+        risen_s = one.risen_s(now_s)
+        if risen_s is not None:
+            text = f"{text}, which begins anew as the load rose {risen_s:.0f} s ago"
         if not one.peaks.interval_s:
             return text
         return f"{text}, as peaks recur: what was given up was needed again {one.peaks.interval_s:.0f} s later"

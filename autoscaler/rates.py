@@ -3,7 +3,7 @@
 Stabilisation and rates are those of the Kubernetes HorizontalPodAutoscaler, the delays those of Ray Serve:
 
     stabilisation  growing takes the lowest wish of its window, shrinking the highest of its own, which becomes longer
-                   for peaks that recur
+                   for peaks that recur, and begins anew when the load rises
     delay          the decision must point in one direction for so long without a break; any other begins anew
     rate           no more than so much change within each period, counted from the sizes that were there
 
@@ -16,6 +16,7 @@ import math
 from collections import deque
 from typing import Final
 
+from autoscaler.history import FRESH, SURGE
 from autoscaler.policy import LayerPolicy, Scaling
 
 HOLD: Final = 1.5
@@ -55,11 +56,49 @@ class Peaks:
             self.interval_s = 0.0
 
 
+class Rise:
+    """When the load last rose above all that a shrink was judged on; of the load, and so of all layers together.
+
+    A shrink is right if it is wished for all the time, under the loads of that time. At a rise to SURGE times the most
+    of them its window begins anew: it has to be right under the new load for as long. Bursts that come again and again
+    within the window are among those loads, and hold nothing.
+
+    window_s: how long a shrink is judged. look_back_s: how old a rate is at least that the newest are compared with.
+    """
+
+    def __init__(self, window_s: float, look_back_s: float) -> None:
+        self.at_s = -math.inf
+        """When the load was last seen to rise."""
+        self._window_s, self._look_back_s = window_s, look_back_s
+        self._newest: deque[float] = deque(maxlen=FRESH)
+        self._young: deque[tuple[float, float]] = deque()
+        self._most: deque[tuple[float, float]] = deque()
+        """Of the older rates those that no later one is above: the first is the most of the window."""
+
+    def add(self, now_s: float, rate: float | None) -> None:
+        """Take in the publication rate of one interval, None if it is missing."""
+        if rate is None:
+            return
+        self._newest.append(rate)
+        late = min(self._newest)  # one interval alone may have made up for the one before
+        self._young.append((now_s, late))
+        while self._young[0][0] <= now_s - self._look_back_s:
+            one = self._young.popleft()
+            while self._most and self._most[-1][1] <= one[1]:
+                self._most.pop()
+            self._most.append(one)
+        while self._most and self._most[0][0] <= now_s - self._window_s:
+            self._most.popleft()
+        if self._most and late > SURGE * self._most[0][1]:
+            self.at_s = now_s
+
+
 class Stabilization:
     """The wishes of a layer over the last while, in whole replicas."""
 
-    def __init__(self, policy: LayerPolicy, peaks: Peaks | None = None) -> None:
+    def __init__(self, policy: LayerPolicy, peaks: Peaks | None = None, rise: Rise | None = None) -> None:
         self.peaks = Peaks(0.0) if peaks is None else peaks
+        self.rise = Rise(0.0, 0.0) if rise is None else rise
         self.up_s = policy.behavior.scale_up.stabilization_window_s
         self._down_s = policy.behavior.scale_down.stabilization_window_s
         self._lows: deque[tuple[float, int]] = deque()
@@ -81,10 +120,16 @@ class Stabilization:
             self._begun = (now_s, size)
         self._remember(now_s, wish)
         lowest = min([wish, *(old for at, old in (self._begun, *self._lows) if at > now_s - self.up_s)])
+        wish = max(wish, size) if self.risen_s(now_s) is not None else wish
         highest = self._highest(now_s, wish, self.down_s)
         own = self._highest(now_s, wish, self._down_s)
         self.peaks.matters(now_s, min(size, highest) > min(size, own))
         return min(max(size, lowest), highest)
+
+    def risen_s(self, now_s: float) -> float | None:
+        """Return how long ago the load rose if shrinking has to wait for that reason, None if it has not."""
+        ago = now_s - self.rise.at_s
+        return ago if ago < self._down_s or not ago else None
 
     def changed(self, now_s: float, size: int, by: int) -> None:
         """The size has become `size`, by so many more, whoever asked for it."""

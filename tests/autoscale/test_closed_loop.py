@@ -155,6 +155,17 @@ def test_connection_points_are_for_those_who_connect(name: str, most: int) -> No
         assert outcome.card.missed == 0
 
 
+@pytest.mark.parametrize("at_s", [208, 240])
+def test_nothing_shrinks_as_the_load_rises(policy: ScalingPolicy, at_s: float) -> None:
+    """One matcher would do, before and after; its wish has held for 240 s shortly after the rise."""
+    scenario = dataclasses.replace(SCENARIOS["wakes"], hours=0.16, rate=lambda _, at: 100.0 if at < at_s else 1000.0)
+    outcome = play(0, scenario, policy, 4.0)
+    assert outcome.trouble == []
+    ((shrunk_s, sizes),) = outcome.sizes
+    assert sizes["matcher"] == 1
+    assert shrunk_s >= at_s + 240
+
+
 @pytest.mark.parametrize("name", ["skew", "slow", "full", "spikes", "growth", "steal"])
 def test_limits_hold_whatever_comes(policy: ScalingPolicy, name: str) -> None:
     scenario = dataclasses.replace(SCENARIOS[name], hours=min(1.0, SCENARIOS[name].hours))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from autoscaler.policy import LayerPolicy
-from autoscaler.rates import Delay, Peaks, Rates, Stabilization
+from autoscaler.rates import Delay, Peaks, Rates, Rise, Stabilization
 
 NO_LIMIT: dict[str, Any] = {"policies": []}
 
@@ -166,3 +168,57 @@ def test_a_size_that_was_only_there_was_not_needed() -> None:
     idle = [(float(at), 2) for at in range(0, 600, 10)]
     assert followed(peaks, [*idle, (600, 5)], 5) == [(100, 2), (600, 5)]
     assert peaks.interval_s == 0
+
+
+# Rises ---------------------------------------------------------------------------------------------------------------
+
+
+def fed(rise: Rise, rates: Sequence[float | None]) -> list[int]:
+    """Feed a rate a second; return when a rise was seen."""
+    seen = []
+    for at, rate in enumerate(rates):
+        rise.add(at, rate)
+        if rise.at_s == at:
+            seen.append(at)
+    return seen
+
+
+def test_a_rise_is_above_all_that_was_seen_before() -> None:
+    """It lasts until there is a rate as high that is older than the look-back."""
+    ramp = [100.0] * 30 + [100.0 + 20 * step for step in range(5)] + [200.0] * 30
+    assert fed(Rise(60, 10), ramp) == list(range(34, 43))
+    assert fed(Rise(60, 10), [100.0] * 30 + [1000.0] * 60) == list(range(31, 41))
+
+
+def test_one_interval_is_no_rise_and_neither_is_a_missing_one() -> None:
+    assert fed(Rise(60, 10), [100.0] * 30 + [0.0, 900.0, 100.0, None, None, 140.0, 140.0]) == []
+
+
+def test_bursts_that_come_again_are_a_rise_the_first_time_only() -> None:
+    burst = [10.0] * 37 + [900.0] * 3
+    assert fed(Rise(60, 10), burst * 5) == [38, 39]
+    assert fed(Rise(20, 10), burst * 2) == [38, 39, 78, 79], "within so short a window they do not come again"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_no_rise(seed: int) -> None:
+    source = random.Random(seed)
+    assert fed(Rise(240, 20), [100 * max(0.0, source.gauss(1, 0.2)) for _ in range(3600)]) == []
+
+
+def test_shrinking_begins_its_window_anew_when_the_load_rises() -> None:
+    rise = Rise(60, 10)
+    one = Stabilization(made(down={"stabilization_window_s": 30}), None, rise)
+    assert [one.apply(at, 5, 2) for at in (0, 30)] == [5, 2]
+    rise.at_s = 31.0
+    assert [one.apply(at, 5, 2) for at in (31, 60, 61)] == [5, 5, 2]
+    rise.at_s = 62.0
+    assert one.apply(62, 5, 7) == 7, "it does not hold growth"
+    assert [one.risen_s(at) for at in (62, 91, 92)] == [0, 29, None]
+
+
+def test_without_a_window_a_shrink_waits_while_the_load_rises() -> None:
+    rise = Rise(60, 10)
+    one = Stabilization(made(down={"stabilization_window_s": 0}), None, rise)
+    rise.at_s = 5.0
+    assert [one.apply(at, 3, 1) for at in (5, 6)] == [3, 1]
