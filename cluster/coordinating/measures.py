@@ -23,13 +23,9 @@ class Measures:
         slices = {}
         if view is not None:
             for member in sorted(view.members, key=lambda member: member.peer):
-                peer = member.peer
-                report = shared.reports.get(peer)
-                if report is None:
-                    slices[peer] = Slice(0, None)
-                else:
-                    host = member.host if report.join is None else report.join.host
-                    slices[peer] = Slice(report.incarnation, report.measured, host)
+                report = shared.reports.get(member.peer)
+                incarnation, measured = (0, None) if report is None else (report.incarnation, report.measured)
+                slices[member.peer] = Slice(incarnation, measured, member.host)
         return Observed(
             shared.now_ms,
             0 if view is None else view.epoch,

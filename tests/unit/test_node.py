@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from actors import node
+from actors import node, processes
 from actors.node import available_cores, busy_cores
+from actors.processes import cores_of_nodes
+from tests.unit.control import Control, layers
 
 TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -72,3 +74,23 @@ def test_this_machine_says_it() -> None:
     second = busy_cores()
     assert second is not None
     assert second[0] >= first[0] > 0
+
+
+def test_cores_by_address_are_those_of_the_nodes_that_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of Ray's nodes may be on one machine."""
+    rows: list[tuple[str, bool, dict[str, float]]] = [
+        ("10.0.0.1", True, {"CPU": 4.0, "memory": 1e9}),
+        ("10.0.0.2", False, {"CPU": 8.0}),
+        ("10.0.0.3", True, {"CPU": 2.0}),
+        ("10.0.0.3", True, {"CPU": 3.0}),
+        ("10.0.0.4", True, {}),
+    ]
+    nodes = [{"NodeManagerAddress": one, "Alive": alive, "Resources": given} for one, alive, given in rows]
+    monkeypatch.setattr(processes.ray, "nodes", lambda: nodes)
+    assert cores_of_nodes() == {"10.0.0.1": 4.0, "10.0.0.3": 5.0, "10.0.0.4": 0.0}
+
+
+def test_the_coordinator_knows_the_host_of_each_slice() -> None:
+    observed = Control(layers(2)).serve().machine.observed()
+    assert len(observed.slices) == 5
+    assert {one.host for one in observed.slices.values()} == {"host"}
