@@ -180,7 +180,7 @@ class Rate(Settings, frozen=True):
 
 
 class Scaling(Settings, frozen=True):
-    """One direction. stabilization_window_s: up takes the lowest wish in it, down the highest.
+    """One direction. stabilization_window_s: up takes the lowest wish in it, down the highest, and anew after a rise.
 
     select_policy: of several policies the one that allows the most (max), the least (min), or no change (disabled).
     An empty list of policies: no limit.
