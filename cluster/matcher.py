@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cluster.busiest import Busiest
 from cluster.config import Config
 from cluster.frames import SUBSCRIPTION_BITS
-from cluster.language import decode_normal
 from cluster.leftovers import Leftovers
 from cluster.matching import Batch as PublicationBatch
 from cluster.matching import BatchLimits, Index, Room, answer
@@ -215,7 +214,7 @@ class Matcher:
                 self._removed[subscription] = change.change
         else:
             client = subscription >> SUBSCRIPTION_BITS
-            self.index.add(subscription, decode_normal(change.normal_form), client)
+            self.index.add_encoded(subscription, change.normal_form, client)
             self.table.put(subscription, Row(change.change, change.normal_form))
             self._removed.pop(subscription, None)
 

@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import binding
 from numba import njit, types
 
-from cluster.matching import answering, edit, filing, numbers, predicates, search
+from cluster.matching import answering, edit, filing, numbers, packing, predicates, search
 from cluster.matching import owned as owning
 from cluster.matching import walk as walking
 from cluster.matching.layout import (
@@ -26,7 +26,6 @@ from cluster.matching.layout import (
     H_ATTRIBUTES_FREE,
     H_CLUSTERS,
     H_CLUSTERS_FREE,
-    H_FREED,
     H_PREDICATES,
     H_PREDICATES_FREE,
     K_BEFORE,
@@ -34,7 +33,7 @@ from cluster.matching.layout import (
     P_LISTED,
     P_NEXT,
 )
-from cluster.matching.machine import load64
+from cluster.matching.outcomes import PACKED
 
 # Conjunctions that a sweep looks at in passing.
 _SWEPT_PER_ADD = 2
@@ -68,22 +67,20 @@ def walk(payload: int, size: int, lengths: int, count: int, limits: int, words: 
     return walking.walk(payload, size, lengths, count, limits, words)
 
 
-def attribute(m: int, address: int, length: int) -> int:
-    return predicates.add_attribute(m, address, length)
-
-
-def add(m: int, subscription: int, client: int) -> int:
-    edit.add(m, subscription, client)
+def add(m: int, subscription: int, client: int, encoded: int, size: int) -> int:
+    outcome = packing.pack(m, encoded, size)
+    if outcome == PACKED:
+        edit.add(m, subscription, client)
+        filing.sweep(m, _SWEPT_PER_ADD)
     predicates.settle(m)
-    filing.sweep(m, _SWEPT_PER_ADD)
-    return load64(m + H_FREED)
+    return outcome
 
 
 def remove(m: int, subscription: int) -> int:
     if not edit.remove(m, subscription):
-        return -1
+        return 0
     predicates.settle(m)
-    return load64(m + H_FREED)
+    return 1
 
 
 def sweep(m: int, steps: int) -> int:
@@ -111,7 +108,6 @@ def owned(found: int, owners: int, slot: int) -> int:
 ENTRY_POINTS: tuple[Callable[..., int], ...] = (
     count_attributes,
     walk,
-    attribute,
     add,
     remove,
     sweep,

@@ -12,7 +12,7 @@ gives the hits sorted, without doubles (`order.py`), and from these the answers 
 of it lies in one mapping that grows by page (`layout.py`), every table and tree changes a few blocks at a time, so
 that no call pauses for the sake of earlier ones, and all loops are compiled (`kernels.py`).
 
-This file is the Python side: it packs, grows the result, and keeps the names of attributes.
+This file is the Python side: it grows the result, and gives memory back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import struct
 
 import numpy as np
 
-from cluster.language.normal import ANY_KIND, Kinds, NormalForm
-from cluster.matching import kernels, layout, packing
+from cluster.language.encoding import decode_normal, encode_normal
+from cluster.language.normal import NUMBER, Kinds, NormalForm
+from cluster.matching import kernels, layout, outcomes
 from cluster.matching.batch import Batch
 from cluster.matching.hits import HEAD, Found, Hits, empty_hits, joined
 from cluster.matching.memory import Memory, Room, address
@@ -45,8 +46,6 @@ class Index:
         self._map = layout.reserve()
         self._view = np.frombuffer(self._map, dtype=np.int64)
         self._m = address(self._view)
-        self._attributes: dict[str, int] = {}
-        self._names: dict[int, str] = {}
         self._rows_per_publication = 4.0
         self._removals = 0
         self._touched: dict[int, int] = {}
@@ -55,21 +54,34 @@ class Index:
         self._map[layout.H_WEIGHT : layout.H_WEIGHT + 8] = struct.pack("<d", 1.0)
 
     def add(self, subscription: int, normal_form: NormalForm, client: int) -> None:
+        """Add a subscription, or replace the one with this id in one step; the same as `add_encoded`."""
+        self.add_encoded(subscription, encode_normal(normal_form), client)
+
+    def add_encoded(self, subscription: int, normal_form: bytes, client: int) -> None:
         """Add a subscription, or replace the one with this id in one step.
 
         subscription: 0 <= id < 2**64. client: 0 <= client < 2**63. Raises ValueError for others.
+        normal_form:  as `encode_normal` writes it. Raises CodecError for bytes that are none, ValueError for one that
+                      is too large: 16 MiB, some 80,000 bytes a string, 2500 atoms a conjunction. Nothing is changed.
         Cost: a few microseconds, whatever the index holds.
         """
         if not 0 <= subscription < _MODULUS or not 0 <= client < _SIGN:
             raise ValueError(f"subscription {subscription} or client {client} is out of range")
-        packed = packing.pack(normal_form, self._number_of)
-        if len(packed) > layout.INPUT_BYTES:
-            raise ValueError(f"a normal form of {len(packed)} bytes is larger than {layout.INPUT_BYTES}")
-        self._map[layout.S_INPUT : layout.S_INPUT + len(packed)] = packed
+        size = len(normal_form)
+        if size > layout.ENCODED_BYTES:
+            raise ValueError(f"a normal form of {size} bytes is larger than {layout.ENCODED_BYTES}")
         if subscription >= _SIGN:
             subscription -= _MODULUS
-        if kernels.add(self._m, subscription, client):
-            self._forget_attributes()
+        outcome = kernels.add(self._m, subscription, client, normal_form, size)
+        if outcome != outcomes.PACKED:
+            # It may not be one, or one that is not as it is written here: Python refuses it or writes it anew.
+            again = encode_normal(decode_normal(normal_form))
+            outcome = kernels.add(self._m, subscription, client, again, len(again))
+            assert outcome != outcomes.NOT_UNDERSTOOD, f"the normal form {again!r} is not understood"
+        if outcome == outcomes.TOO_LARGE:
+            raise ValueError("a string, set or conjunction of the normal form is too large for the index")
+        if outcome == outcomes.TOO_MANY_ATTRIBUTES:
+            raise MemoryError("the index knows as many attributes as it can")
 
     def remove(self, subscription: int) -> bool:
         """Remove a subscription; tell whether it was there."""
@@ -77,11 +89,8 @@ class Index:
             return False
         if subscription >= _SIGN:
             subscription -= _MODULUS
-        freed = kernels.remove(self._m, subscription)
-        if freed < 0:
+        if not kernels.remove(self._m, subscription):
             return False
-        if freed:
-            self._forget_attributes()
         self._removals += 1
         if self._removals % _TRIM_EVERY == 0:
             self._trim()
@@ -133,35 +142,14 @@ class Index:
         return self._get(layout.H_WORK)
 
     def memory_bytes(self) -> int:
-        """Return the bytes in use: the mapping's pages up to each region's last item, and Python's own tables."""
-        used = sum(-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for _, end in self._regions())
-        names = sum(len(name) + 57 for name in self._attributes)
-        return used + names + 104 * 2 * len(self._attributes)
+        """Return the bytes in use: the mapping's pages up to each region's last item."""
+        return sum(-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for _, end in self._regions())
 
     def check(self) -> None:
         """Verify every invariant; costly, for tests. Raises AssertionError."""
         from cluster.matching.check import check
 
         check(self)
-
-    def _number_of(self, name: str) -> int:
-        number = self._attributes.get(name)
-        if number is None:
-            encoded = name.encode()
-            number = kernels.attribute(self._m, encoded, len(encoded))
-            if number >= 1 << 24:
-                raise MemoryError("the index knows as many attributes as it can")
-            self._attributes[name] = number
-            self._names[number] = name
-        return number
-
-    def _forget_attributes(self) -> None:
-        count = self._get(layout.H_FREED)
-        start = layout.S_FREED
-        numbers = np.frombuffer(self._map, dtype=np.uint32, count=count, offset=start).tolist()
-        for number in numbers:
-            del self._attributes[self._names.pop(number)]
-        self._set(layout.H_FREED, 0)
 
     def _regions(self) -> list[tuple[int, int]]:
         """Return (start, bytes in use) of the regions that grow with the index."""
@@ -245,7 +233,7 @@ def warm() -> None:
     processes.
     """
     index = Index()
-    index.add(1, ((Kinds("a", ANY_KIND),),), 1)
+    index.add(1, ((Kinds("a", NUMBER),),), 1)
     index.match(Batch.of([{"a": 1}]))
     index.fold(1)
     index.remove(1)

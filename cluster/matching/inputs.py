@@ -1,4 +1,4 @@
-"""The words of the form in which Python hands a filter over; `records.py` has the table of them."""
+"""The words of the form in which a filter is handed over to be filed; `records.py` has the table of them."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from llvmlite import binding
 _ARGUMENTS = {
     "count_attributes": 5,
     "walk": 6,
-    "attribute": 3,
-    "add": 3,
+    "add": 5,
     "remove": 2,
     "sweep": 2,
     "match": 6,
@@ -37,7 +36,7 @@ _ARGUMENTS = {
 An argument is an integer, or `bytes`, whose address is meant; these are only read, and not beyond the call.
 """
 _DIGEST_BYTES = 32
-_NOT_COMPILED = {"__init__", "answers", "batch", "check", "hits", "index", "kernels", "memory", "packing", "scan"}
+_NOT_COMPILED = {"__init__", "answers", "batch", "check", "hits", "index", "kernels", "memory", "scan"}
 """The files here that no entry point uses: a change of theirs leaves the code as it is."""
 _ENGINES: list[Any] = []
 """What owns the loaded code."""

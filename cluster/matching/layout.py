@@ -140,7 +140,7 @@ POOL = _region()  # first of the pools of blocks, by size. See pool.py
     H_SWEEP_ENDED,  # publications when the last sweep ended
     H_SWEEP_RATE,  # double: verified per publication before the last sweep
     H_REFILED,  # conjunctions moved by sweeps
-    H_FREED,  # attributes freed by the call at hand; their numbers are in SCRATCH + S_FREED
+    H_FREED,  # attributes that the call at hand may leave without uses; their numbers are in S_FREED
     H_CACHE_BYTES,
     H_CACHE_HAND,
     H_GROUP,  # number of the group of publications at hand
@@ -155,15 +155,13 @@ BITS_STEP = (1 << 28) + STAGGER  # from a slot's bits to the next one's
 TOUCHED_STEP = (1 << 24) + STAGGER
 
 # Places in SCRATCH.
-S_INPUT = SCRATCH  # a packed normal form, written by Python
-INPUT_BYTES = 1 << 24
 S_RECORD = SCRATCH + (1 << 25)  # the record being built
 S_KEY = SCRATCH + (2 << 25)  # the cluster key being built
 S_VALUES = SCRATCH + (3 << 25)  # doubles: bounds of the entry being filed, or the publication's values by column
 S_STACK = SCRATCH + (4 << 25)  # nodes still to visit
 S_ACTIVE = SCRATCH + (5 << 25)  # 32: predicates true and filed under
 S_PRESENT = SCRATCH + (6 << 25)  # 32: attributes present
-S_FREED = SCRATCH + (7 << 25)  # 32: attributes freed
+S_FREED = SCRATCH + (7 << 25)  # 32: attributes that may be without uses
 S_SORT = SCRATCH + (8 << 25)  # (double, place) pairs being sorted
 S_MOVED = SCRATCH + (9 << 25)  # entries on their way from a thin leaf
 S_TRUE = SCRATCH + (10 << 25)  # 32: string conditions that a value makes true
@@ -175,6 +173,8 @@ S_HITS = SCRATCH + (14 << 25)  # hits by slot, doubles counted
 S_READ_ALL = S_HITS + 4096  # by slot: so many hits that all bits are to be read
 S_LOOKED = S_HITS + 8192  # leaves looked at, those of each publication counted
 S_GROUP = SCRATCH + (15 << 25)  # for the search of a group, see groups.py
+S_INPUT = SCRATCH + (16 << 25)  # a packed normal form
+ENCODED_BYTES = 1 << 24  # the largest encoded normal form; packed it takes up to 16 times as much
 
 # Block sizes: steps of 16 bytes, then of about a fifth, to 80 kB (a set of 256 values, a text filter, a node
 # of 16 columns).

@@ -138,7 +138,7 @@ def find_attribute(m: int, key: int, address: int, length: int) -> int:
 
 @compiled
 def add_attribute(m: int, address: int, length: int) -> int:
-    """Return the attribute with a name, made if need be; it has no use yet. `length` bytes and 8 more are readable."""
+    """Return the attribute with a name, made if need be; without a use `settle` frees a new one again."""
     key = hash_bytes(address, length, address + length)
     attribute = find_attribute(m, key, address, length)
     if attribute:
@@ -157,7 +157,15 @@ def add_attribute(m: int, address: int, length: int) -> int:
     live = load64(m + H_ATTRIBUTES_LIVE) + 1
     store64(m + H_ATTRIBUTES_LIVE, live)
     table.insert(m, H_ATTRIBUTE_BUCKETS, A_HEADS, A_NEXT, A_HASH, attribute, key & _LOW_32, live)
+    _note_unused(m, attribute)
     return attribute
+
+
+@compiled
+def _note_unused(m: int, attribute: int) -> None:
+    freed = load64(m + H_FREED)
+    store32(m + S_FREED + 4 * freed, attribute)
+    store64(m + H_FREED, freed + 1)
 
 
 @compiled
@@ -172,20 +180,16 @@ def drop_attribute(m: int, attribute: int) -> None:
     uses = load32(m + A_USES + 4 * attribute) - 1
     store32(m + A_USES + 4 * attribute, uses)
     if uses == 0:
-        freed = load64(m + H_FREED)
-        store32(m + S_FREED + 4 * freed, attribute)
-        store64(m + H_FREED, freed + 1)
+        _note_unused(m, attribute)
 
 
 @compiled
 def settle(m: int) -> None:
-    """Free the attributes that a call has left without uses; leaves their numbers in S_FREED for Python's own table.
+    """Free the attributes that a call has left without uses.
 
     Not done at once, because a replacing filter may use again what the replaced one dropped.
     """
-    count = load64(m + H_FREED)
-    kept = 0
-    for index in range(count):
+    for index in range(load64(m + H_FREED)):
         attribute = load32(m + S_FREED + 4 * index)
         if load32(m + A_USES + 4 * attribute):
             continue  # used again, or freed by an earlier turn of this loop
@@ -197,9 +201,7 @@ def settle(m: int) -> None:
         if load64(m + A_SAMPLE + 8 * attribute):
             release(m, load64(m + A_SAMPLE + 8 * attribute))
         numbers.give_back(m, H_ATTRIBUTES, H_ATTRIBUTES_FREE, A_NEXT, A_LISTED, attribute)
-        store32(m + S_FREED + 4 * kept, attribute)
-        kept += 1
-    store64(m + H_FREED, kept)
+    store64(m + H_FREED, 0)
 
 
 # ---- predicates ----

@@ -1,4 +1,4 @@
-"""Packed constraints: what Python hands over for a filter, and what the index keeps of a conjunction.
+"""Packed constraints: what `packing.py` makes of a filter, and what the index keeps of a conjunction.
 
 Both are sequences of words: an operation (type | attribute << 8 | extra << 32) and its arguments.
 

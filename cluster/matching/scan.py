@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster.language.encoding import decode_normal
 from cluster.language.holds import normal_matches
 from cluster.language.normal import NormalForm
 from cluster.matching.batch import Batch
@@ -24,6 +25,10 @@ class Scan:
     def add(self, subscription: int, normal_form: NormalForm, client: int) -> None:
         """Add a subscription, or replace the one with this id."""
         self._subscriptions[subscription] = (client, normal_form)
+
+    def add_encoded(self, subscription: int, normal_form: bytes, client: int) -> None:
+        """Add a subscription by its encoded normal form. Raises CodecError for bytes that are none."""
+        self.add(subscription, decode_normal(normal_form), client)
 
     def remove(self, subscription: int) -> bool:
         """Remove a subscription; tell whether it was there."""

@@ -145,7 +145,7 @@ def _map_header(address: int, stop: int) -> tuple[int, int]:
 
 
 @compiled
-def _string_header(address: int, stop: int) -> tuple[int, int]:
+def string_header(address: int, stop: int) -> tuple[int, int]:
     """Return (bytes of the string, bytes of the header); (-1, 0) for another type, (-2, 0) for a cut."""
     lead = load8(address)
     if lead & 0xE0 == 0xA0:
@@ -181,7 +181,7 @@ def _walk_one(
     for _ in range(attributes):
         if at >= limit:
             return 0, TRUNCATED, 0
-        length, header = _string_header(at, limit)
+        length, header = string_header(at, limit)
         if length < 0:
             return 0, (TRUNCATED if length == -2 else NAME_NOT_STRING), 0
         at += header
@@ -215,7 +215,7 @@ def _walk_one(
             value = swap64(load64(at))
             at += 8
         elif 0xA0 <= lead <= 0xBF or 0xD9 <= lead <= 0xDB:
-            length, header = _string_header(at - 1, limit)
+            length, header = string_header(at - 1, limit)
             if length < 0:
                 return 0, TRUNCATED, place
             at += header - 1

@@ -54,7 +54,7 @@ NUMBERS: list[int | float] = [
     0.1,
     1 / 3,
 ]
-BOUNDS: list[int | float] = [*NUMBERS, 2**64 + 1, 10**30, -(10**400), -(2**63) - 1]
+BOUNDS: list[int | float] = [*NUMBERS, -(2**53) + 1, 2.0**65, 1.7976931348623157e308, -5e-324]
 STRINGS = [
     "",
     "a",
@@ -91,7 +91,7 @@ def random_value(rng: random.Random) -> bool | int | float | str | None:
 
 def random_interval(rng: random.Random, name: str) -> Interval:
     low: int | float | None = rng.choice(BOUNDS) if rng.random() < 0.7 else None
-    high: int | float | None = rng.choice(BOUNDS) if rng.random() < 0.7 else None
+    high: int | float | None = rng.choice(BOUNDS) if rng.random() < 0.7 or low is None else None
     if low is not None and high is not None and low > high and rng.random() < 0.9:
         low, high = high, low
     return Interval(name, low, high, rng.random() < 0.5, rng.random() < 0.5)
@@ -114,14 +114,14 @@ def random_atom(rng: random.Random) -> AnyAtom:
             values = [1]
         return Member(name, tuple(values), rng.random() < 0.3)
     if kind == 5:
-        return Kinds(name, rng.randrange(32))
+        return Kinds(name, rng.randrange(1, 31))
     if kind < 8:
         operator = rng.choice(["starts_with", "ends_with", "contains", "like"])
         text = rng.choice(PATTERNS) if operator == "like" else rng.choice(STRINGS)
         return Pattern(name, operator, text, rng.random() < 0.3)
     if kind == 8:
         low = rng.choice(STRINGS) if rng.random() < 0.7 else None
-        high = rng.choice(STRINGS) if rng.random() < 0.7 else None
+        high = rng.choice(STRINGS) if rng.random() < 0.7 or low is None else None
         return StringInterval(name, low, high, rng.random() < 0.5, rng.random() < 0.5)
     if kind == 9:
         metres = rng.choice([0.0, 1e5, 1e6, 5e6])

@@ -143,18 +143,21 @@ def test_a_stream_whose_client_ended_says_why_even_without_its_loop() -> None:
 
 
 def test_a_normal_form_beyond_the_index_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cluster.matching import Index, index, layout
+    from cluster.matching import Index, layout
 
     engine = Index()
     form: Any = parse("a > 1").normal_form
     with monkeypatch.context() as patched:
-        patched.setattr(layout, "INPUT_BYTES", 8)
+        patched.setattr(layout, "ENCODED_BYTES", 8)
         with pytest.raises(ValueError, match="larger than 8"):
             engine.add(1, form, 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(index.kernels, "attribute", lambda *_: 1 << 24)
-        with pytest.raises(MemoryError, match="as many attributes"):
-            engine.add(1, parse("unseen > 1").normal_form, 1)
+    engine.add(1, form, 1)
+    highest = engine._get(layout.H_ATTRIBUTES)
+    engine._set(layout.H_ATTRIBUTES, (1 << 24) - 1)
+    with pytest.raises(MemoryError, match="as many attributes"):
+        engine.add(1, parse("unseen > 1").normal_form, 1)
+    assert engine._get(layout.H_ATTRIBUTES) == (1 << 24) - 1
+    engine._set(layout.H_ATTRIBUTES, highest)
     engine.add(1, form, 1)
     engine.check()
 
