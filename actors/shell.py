@@ -450,16 +450,17 @@ class Shell:
             except Exception as error:
                 self._fail(error)
                 return
+        # Clients first: writing takes its time, and as a rule what goes to peers now confirms what goes to clients.
+        if self._client_out:
+            out, self._client_out = self._client_out, {}
+            for connection, data in out.items():
+                self._flush_client(connection, data)
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for link in dirty.values():
                 pieces = link.lane.poll()
                 if pieces and link.protocol is not None:
                     link.protocol.write(pieces)
-        if self._client_out:
-            out, self._client_out = self._client_out, {}
-            for connection, data in out.items():
-                self._flush_client(connection, data)
 
     def _connect(self, member: Member) -> None:
         identity = Identity(member.layer, member.slot, member.incarnation)
