@@ -34,9 +34,8 @@ from cluster.matching.machine import (
     bytes_equal,
     clear_lanes,
     codes_16,
+    compare_16,
     count_bits,
-    keep_at_least_16,
-    keep_at_most_16,
     load8,
     load16,
     load32,
@@ -48,10 +47,10 @@ from cluster.matching.machine import (
     nonzero_16,
     numbers_16,
     prefetch,
-    set_16,
     store16,
     store64,
     store_double,
+    turn_16,
 )
 from cluster.matching.pool import B_CAPACITY, B_COUNT, B_ITEMS
 
@@ -60,7 +59,8 @@ _ROWS = S_GROUP  # by column: address of the numbers by slot
 _SIDES = S_GROUP + 256  # by column: LOWER or UPPER
 _MARKED = S_GROUP + 512  # whether the group has marks
 _MASKS = S_GROUP + 1024  # by slot: which entries of the leaf hold
-_FOUND = S_GROUP + 2048  # lanes: which slots hit the entry
+_EQUAL = _MASKS + 8 * SLOTS  # by slot: which of these have a code equal to the slot's
+_FOUND = S_GROUP + 2048  # lanes: which slots hit the entry; arbitrary between leaves
 _SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
 _EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
 _CODES = S_GROUP + 4096  # by column: the code of the number by slot, four bytes of it; then so its finer step
@@ -176,21 +176,27 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole:
     count = load32(leaf + B_COUNT)
     full = -1 if count == tiles.FAN else (1 << count) - 1
     if slots:
-        _compare(m, leaf, columns, full)
-        _decide(m, leaf, columns, slots & nonzero_16(m + _MASKS))
+        _compare(m, leaf, columns, full, slots)
+        _decide(m, leaf, columns, slots & nonzero_16(m + _EQUAL))
         rest = whole | (slots & nonzero_16(m + _MASKS))
     found = 0
     hits = 0
+    others = _ALL_SLOTS & ~rest
+    while others:
+        store64(m + _MASKS + 8 * lowest_bit(others), 0)
+        others &= others - 1
     while rest:
         slot = lowest_bit(rest)
         rest &= rest - 1
-        mask = full if (whole >> slot) & 1 else load64(m + _MASKS + 8 * slot)
+        if (whole >> slot) & 1:
+            store64(m + _MASKS + 8 * slot, full)
+        mask = load64(m + _MASKS + 8 * slot)
         hits += count_bits(mask)
         count_hits(m, slot, count_bits(mask))
-        mark_lanes(m + _FOUND, mask, 1 << slot)
         found |= mask
     if found == 0:
         return
+    turn_16(m + _MASKS, m + _FOUND)
     items = leaf + B_ITEMS
     if load64(m + _MARKED) or hits * _DENSE > load64(m + H_LEAVES):
         store64(m + _MARKED, 1)
@@ -208,28 +214,18 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole:
             while rest:
                 blocks.hit(m, lowest_bit(rest), conjunction)
                 rest &= rest - 1
-    clear_lanes(m + _FOUND)
 
 
 @compiled
-def _compare(m: int, leaf: int, columns: int, full: int) -> None:
-    """Write to _MASKS, by slot, which entries of a leaf of 64 may hold: their codes hold or are equal.
-
-    For all slots, as that takes no branches; what comes out for one without numbers is arbitrary.
-    """
-    set_16(m + _MASKS, full)
+def _compare(m: int, leaf: int, columns: int, full: int, slots: int) -> None:
+    """Write to _MASKS, by slot, which entries of a leaf of 64 may hold: their codes hold or are equal."""
     ranges = tiles.codes_at(leaf, columns)
-    codes = ranges + 16 * columns
     for column in range(columns):
         start = load_double(ranges + 16 * column)
         scale = load_double(ranges + 16 * column + 8)
-        own = m + _CODES + _CODE_BYTES * column
-        codes_16(load64(m + _ROWS + 8 * column), start, scale, own)
-        if load64(m + _SIDES + 8 * column) == tiles.UPPER:
-            keep_at_least_16(codes, own, m + _MASKS)
-        else:
-            keep_at_most_16(codes, own, m + _MASKS)
-        codes += tiles.FAN
+        codes_16(load64(m + _ROWS + 8 * column), start, scale, m + _CODES + _CODE_BYTES * column)
+    codes = ranges + 16 * columns
+    compare_16(codes, m + _CODES, _CODE_BYTES, m + _SIDES, columns, full, slots, m + _MASKS)
 
 
 @compiled
@@ -246,10 +242,11 @@ def _decide(m: int, leaf: int, columns: int, slots: int) -> None:
         slot = lowest_bit(slots)
         slots &= slots - 1
         mask = load64(m + _MASKS + 8 * slot)
+        unsure_here = load64(m + _EQUAL + 8 * slot)
         for column in range(columns):
             own = m + _CODES + _CODE_BYTES * column + 4 * slot
             at = codes + tiles.FAN * column
-            equal = mask & bytes_equal(at, load8(own))
+            equal = mask & unsure_here & bytes_equal(at, load8(own))
             if equal == 0:
                 continue
             at += tiles.FAN * columns

@@ -13,6 +13,7 @@ words or doubles.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 REGION_BITS = 33  # 8 GB of address space each
@@ -172,6 +173,8 @@ S_ROWS = SCRATCH + (13 << 25)  # 32: attributes that have a row in the group
 S_HITS = SCRATCH + (14 << 25)  # hits by slot, doubles counted
 S_READ_ALL = S_HITS + 4096  # by slot: so many hits that all bits are to be read
 S_LOOKED = S_HITS + 8192  # leaves looked at, those of each publication counted
+S_NEXT_ROW = S_HITS + 12288  # by slot: the row of the next hit to read
+S_END_ROW = S_HITS + 16384  # by slot: the row after its last
 S_GROUP = SCRATCH + (15 << 25)  # for the search of a group, see groups.py
 S_INPUT = SCRATCH + (16 << 25)  # a packed normal form
 ENCODED_BYTES = 1 << 24  # the largest encoded normal form; packed it takes up to 16 times as much
@@ -196,8 +199,15 @@ _MAP_NORESERVE = 0x4000 if not hasattr(mmap, "MAP_NORESERVE") else mmap.MAP_NORE
 def reserve() -> mmap.mmap:
     """Return a fresh mapping, all zeros, of which nothing is in memory yet.
 
+    Without huge pages, also where the system gives them unasked: the first use of one of 2 MiB clears all of it, a
+    pause of up to 4 ms (two of them, where an add comes to new pages of two tables), and trimming would split it.
+
     Raises OSError where the system limits address space (`ulimit -v`, vm.overcommit_memory=2): the index needs
     about 1 TB of it, though no memory.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return mmap.mmap(-1, MAPPING_BYTES, flags=flags)
+    mapping = mmap.mmap(-1, MAPPING_BYTES, flags=flags)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel built without them
+            mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    return mapping

@@ -14,6 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _I8, _I16, _I32, _I64, _F64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.DoubleType()
@@ -239,6 +240,7 @@ bytes_equal = intrinsic(_compare_bytes("=="))
 _LANES = ir.VectorType(_I16, 64)
 _SIXTEEN = ir.VectorType(_F64, 16)
 _BYTES = ir.VectorType(_I8, 64)
+_WORDS = ir.VectorType(_I32, 16)
 
 
 def _spread(builder: Any, value: Any, vector: Any) -> Any:
@@ -317,52 +319,125 @@ def codes_16(typingctx: Any, address: Any, start: Any, scale: Any, target: Any) 
         code = builder.select(builder.fcmp_ordered(">", code, zero), code, zero)
         code = builder.select(builder.fcmp_ordered("<", code, most), code, most)
         # The machine spreads four bytes from memory for free, but not one.
-        codes = builder.bitcast(builder.fptosi(builder.fmul(code, steps), ir.VectorType(_I32, 16)), _BYTES)
-        target = builder.inttoptr(arguments[3], _BYTES.as_pointer())
-        # The bytes of a 32-bit number come lowest first on all machines that this is for.
-        for part, byte in enumerate((1, 0)):
-            chosen = ir.Constant(ir.VectorType(_I32, 64), [(place & ~3) + byte for place in range(64)])
-            spread = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), chosen)
+        code = builder.fptosi(builder.fmul(code, steps), _WORDS)
+        target = builder.inttoptr(arguments[3], _WORDS.as_pointer())
+        # By shifts and not by a shuffle of bytes, which the compiler takes apart byte by byte on some machines.
+        for part, byte in enumerate((builder.lshr(code, _words(8)), builder.and_(code, _words(255)))):
+            twice = builder.or_(byte, builder.shl(byte, _words(8)))
+            spread = builder.or_(twice, builder.shl(twice, _words(16)))
             builder.store(spread, builder.gep(target, [ir.Constant(_I32, part)]), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float64, types.float64, types.int64), generate
 
 
-def _keep(operator: str) -> Callable[..., Any]:
-    def define(typingctx: Any, address: Any, codes: Any, masks: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            loaded = builder.load(builder.inttoptr(arguments[0], _BYTES.as_pointer()), align=1)
-            vector = ir.VectorType(_I32, 16)
-            codes = builder.inttoptr(arguments[1], _I32.as_pointer())
-            masks = builder.inttoptr(arguments[2], _I64.as_pointer())
-            for slot in range(16):
-                code = builder.load(builder.gep(codes, [ir.Constant(_I32, slot)]), align=4)
-                spread = builder.bitcast(_spread(builder, code, vector), _BYTES)
-                kept = builder.bitcast(builder.icmp_unsigned(operator, loaded, spread), _I64)
-                place = builder.gep(masks, [ir.Constant(_I32, slot)])
-                builder.store(builder.and_(builder.load(place, align=8), kept), place, align=8)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), generate
-
-    return define
+def _words(value: int) -> Any:
+    return ir.Constant(_WORDS, [value] * 16)
 
 
-# For each of 16 codes, as `codes_16` writes them: clear in its mask of 64 bits those whose byte at the address is
-# greater (less) than the code.
-keep_at_most_16 = intrinsic(_keep("<="))
-keep_at_least_16 = intrinsic(_keep(">="))
+_TOGETHER = 2
+"""Slots that `compare_16` looks at together: what it knows of them stays in 16 registers of 32 bytes."""
 
 
 @intrinsic
-def set_16(typingctx: Any, address: Any, word: Any) -> Any:
-    """Write a word of 64 bits 16 times."""
+def compare_16(
+    typingctx: Any, codes: Any, own: Any, step: Any, sides: Any, columns: Any, full: Any, slots: Any, masks: Any
+) -> Any:
+    """Compare 64 entries' codes with those of 16 slots in all columns.
+
+    codes:  64 bytes a column. own: 16 codes a column, as `codes_16` writes them, `step` bytes from column to column.
+    sides:  a word a column: 1 where entries below the slot's code fail, 0 where those above it do.
+    full:   the entries that there are. slots: those to look at.
+    masks:  16 words by slot of the entries that fail nowhere, then 16 of those among them that are equal somewhere;
+            words of slots not to look at are arbitrary.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I64, 16)
-        place = builder.inttoptr(arguments[0], vector.as_pointer())
-        builder.store(_spread(builder, arguments[1], vector), place, align=8)
+        codes, own, step, sides, columns, full, slots, masks = arguments
+        zero = ir.Constant(_BYTES, [0] * 64)
+        kind = ir.FunctionType(_BYTES, [_BYTES, _BYTES])
+        above = builder.module.declare_intrinsic("llvm.usub.sat.v64i8", (), kind)  # a - b, 0 for none
+        failing = [cgutils.alloca_once(builder, _BYTES) for _ in range(_TOGETHER)]
+        equal = [cgutils.alloca_once(builder, _BYTES) for _ in range(_TOGETHER)]
+        for first in range(0, 16, _TOGETHER):
+            looked = builder.and_(slots, ir.Constant(_I64, (1 << _TOGETHER) - 1 << first))
+            with builder.if_then(builder.icmp_unsigned("!=", looked, ir.Constant(_I64, 0))):
+                for cell in (*failing, *equal):
+                    builder.store(zero, cell)
+                with cgutils.for_range(builder, columns) as loop:
+                    column = loop.index
+                    at = builder.add(codes, builder.mul(column, ir.Constant(_I64, 64)))
+                    entries = builder.load(builder.inttoptr(at, _BYTES.as_pointer()), align=1)
+                    at = builder.add(own, builder.mul(column, step))
+                    at = builder.add(at, ir.Constant(_I64, 4 * first))
+                    place = builder.inttoptr(at, _I32.as_pointer())
+                    values = []
+                    for slot in range(_TOGETHER):
+                        code = builder.load(builder.gep(place, [ir.Constant(_I32, slot)]), align=1)
+                        values.append(builder.bitcast(_spread(builder, code, _WORDS), _BYTES))
+                        same = builder.sext(builder.icmp_unsigned("==", entries, values[slot]), _BYTES)
+                        builder.store(builder.or_(builder.load(equal[slot]), same), equal[slot])
+                    at = builder.add(sides, builder.mul(column, ir.Constant(_I64, 8)))
+                    side = builder.load(builder.inttoptr(at, _I64.as_pointer()), align=8)
+                    is_upper = builder.icmp_unsigned("!=", side, ir.Constant(_I64, 0))
+                    with builder.if_else(is_upper) as (upper, lower):
+                        with upper:
+                            for slot, value in enumerate(values):
+                                fails = builder.call(above, [value, entries])
+                                builder.store(builder.or_(builder.load(failing[slot]), fails), failing[slot])
+                        with lower:
+                            for slot, value in enumerate(values):
+                                fails = builder.call(above, [entries, value])
+                                builder.store(builder.or_(builder.load(failing[slot]), fails), failing[slot])
+                place = builder.inttoptr(masks, _I64.as_pointer())
+                for slot in range(_TOGETHER):
+                    held = builder.bitcast(builder.icmp_unsigned("==", builder.load(failing[slot]), zero), _I64)
+                    held = builder.and_(held, full)
+                    builder.store(held, builder.gep(place, [ir.Constant(_I32, first + slot)]), align=8)
+                    same = builder.bitcast(builder.icmp_unsigned("!=", builder.load(equal[slot]), zero), _I64)
+                    unsure = builder.and_(held, same)
+                    builder.store(unsure, builder.gep(place, [ir.Constant(_I32, 16 + first + slot)]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate
+
+
+@intrinsic
+def turn_16(typingctx: Any, words: Any, target: Any) -> Any:
+    """Turn 16 words of 64 bits to 64 words of 16: bit i of word j becomes bit j of word i."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        octets = ir.VectorType(_I8, 16)
+        place = builder.inttoptr(arguments[0], octets.as_pointer())
+        rows = []
+        for pair in range(8):
+            loaded = builder.load(builder.gep(place, [ir.Constant(_I32, pair)]), align=8)
+            halves = ir.Constant(ir.VectorType(_I32, 16), [index // 2 + index % 2 * 8 for index in range(16)])
+            rows.append(builder.shuffle_vector(loaded, ir.Constant(octets, ir.Undefined), halves))
+        # Each step puts elements of two rows side by side that are of the same bytes of the words.
+        for width in (16, 32, 64):
+            vector = ir.VectorType(ir.IntType(width), 128 // width)
+            half = vector.count // 2
+            rows = [builder.bitcast(row, vector) for row in rows]
+            joined: list[Any] = [None] * 8
+            groups = 8 * 16 // width  # rows that are of different words, in each part of the words
+            for part in range(8 // groups):
+                for index in range(groups // 2):
+                    left, right = (rows[part * groups + 2 * index + side] for side in (0, 1))
+                    for upper in (0, 1):
+                        order = [upper * half + at // 2 + at % 2 * vector.count for at in range(vector.count)]
+                        mask = ir.Constant(ir.VectorType(_I32, vector.count), order)
+                        to = (2 * part + upper) * (groups // 2) + index
+                        joined[to] = builder.shuffle_vector(left, right, mask)
+            rows = joined
+        zero = ir.Constant(octets, [0] * 16)
+        target = builder.inttoptr(arguments[1], _I16.as_pointer())
+        for byte, row in enumerate(rows):
+            row = builder.bitcast(row, octets)
+            for bit in range(7, -1, -1):
+                lanes = builder.bitcast(builder.icmp_signed("<", row, zero), _I16)
+                builder.store(lanes, builder.gep(target, [ir.Constant(_I32, 8 * byte + bit)]), align=2)
+                row = builder.add(row, row)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate

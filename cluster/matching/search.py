@@ -39,8 +39,10 @@ from cluster.matching.layout import (
     O_TOUCHED,
     P_CLUSTERS,
     S_ACTIVE,
+    S_END_ROW,
     S_HITS,
     S_LOOKED,
+    S_NEXT_ROW,
     S_PRESENT,
     S_READ_ALL,
     S_ROWS,
@@ -198,6 +200,51 @@ def _read_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int) -> in
 
 
 @compiled
+def _count_leaf(m: int, slot: int, leaf: int) -> int:
+    """Return the hits of a leaf."""
+    count = 0
+    for index in range(_LEAF // 64):
+        count += count_bits(load64(m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index)))
+    return count
+
+
+@compiled
+def _read_last(m: int, slot: int, leaf: int, subscriptions: int, row: int) -> int:
+    """Read a leaf's hits off as `_read_leaf` does, but write nothing behind the last."""
+    base = m + O_SUBSCRIPTION + 8 * _LEAF * leaf
+    for index in range(_LEAF // 64):
+        word = m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index)
+        bits = load64(word)
+        store64(word, 0)
+        while bits:
+            store64(subscriptions + 8 * row, load64(base + 512 * index + 8 * lowest_bit(bits)))
+            bits &= bits - 1
+            row += 1
+    return row
+
+
+@compiled
+def _read_together(m: int, slots: int, subscriptions: int) -> None:
+    """Read the hits of several slots off, for which there are their rows, and clear them.
+
+    Leaf by leaf, so that a leaf's ids come from memory once and not once a slot.
+    """
+    for rank in range(load64(m + H_LEAVES)):
+        leaf = load32(m + O_LEAVES + 4 * rank)
+        rest = slots
+        while rest:
+            slot = lowest_bit(rest)
+            rest &= rest - 1
+            row = load64(m + S_NEXT_ROW + 8 * slot)
+            # Behind a slot's last row lies what another one has written.
+            if row + _LEAF + _SLACK <= load64(m + S_END_ROW + 8 * slot):
+                row = _read_leaf(m, slot, leaf, subscriptions, row)
+            else:
+                row = _read_last(m, slot, leaf, subscriptions, row)
+            store64(m + S_NEXT_ROW + 8 * slot, row)
+
+
+@compiled
 def _add_run(runs: int, count: int, publication: int, client: int, row: int) -> int:
     """Write that from a row on hits are of a publication and a client; returns the number of runs."""
     at = runs + RUN_BYTES * count
@@ -229,9 +276,20 @@ def _read_mixed(
 
 
 @compiled
-def _read(m: int, slot: int, publication: int, subscriptions: int, runs: int, row: int, count: int) -> tuple[int, int]:
+def _take_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int, later: bool) -> int:
+    """Read a leaf's hits off, or only count them; returns the row after the last."""
+    if later:
+        return row + _count_leaf(m, slot, leaf)
+    return _read_leaf(m, slot, leaf, subscriptions, row)
+
+
+@compiled
+def _read(
+    m: int, slot: int, publication: int, subscriptions: int, runs: int, row: int, count: int, later: bool
+) -> tuple[int, int]:
     """Read the hits off in order, into rows from `row` on, and clear them.
 
+    later: only write their runs; `_read_together` does the rest.
     Returns the row after the last and the number of runs.
     """
     leaves = load64(m + H_LEAVES)
@@ -254,10 +312,10 @@ def _read(m: int, slot: int, publication: int, subscriptions: int, runs: int, ro
             owner = load64(owners)
             if owner != load64(owners + 8 * (load32(m + O_COUNT + 4 * leaf) - 1)):
                 count, client = _read_mixed(m, slot, leaf, publication, runs, count, client, row)
-                row = _read_leaf(m, slot, leaf, subscriptions, row)
+                row = _take_leaf(m, slot, leaf, subscriptions, row, later)
                 continue
             first = row
-            row = _read_leaf(m, slot, leaf, subscriptions, row)
+            row = _take_leaf(m, slot, leaf, subscriptions, row, later)
             if owner != client and row != first:
                 count = _add_run(runs, count, publication, owner, first)
                 client = owner
@@ -321,6 +379,7 @@ def match(
         # With few leaves the slots' own bits cost more than is won by staying with a cluster.
         store64(m + H_GROUPING, 1 if _search_group(m, payload) > _GROUPED_FROM * size else 0)
         groups.read_marks(m, size)
+        together = 0
         for slot in range(size):
             hits = load64(m + S_HITS + 8 * slot)
             if hits == 0:
@@ -331,7 +390,14 @@ def match(
                     place += slot
                 _clear(m, slot)
             else:
-                row, written = _read(m, slot, place + slot, subscriptions, runs, row, written)
+                later = size > 1 and load64(m + S_READ_ALL + 8 * slot) != 0
+                if later:
+                    together |= 1 << slot
+                    store64(m + S_NEXT_ROW + 8 * slot, row)
+                row, written = _read(m, slot, place + slot, subscriptions, runs, row, written, later)
+                store64(m + S_END_ROW + 8 * slot, row)
+        if together:
+            _read_together(m, together, subscriptions)
         if needed == 0:
             place += size
     store64(result + F_HITS, row)
