@@ -104,7 +104,7 @@ def _compare_codes(m: int, leaf: int, words: int, columns: int, mask: int) -> in
 
     By their codes, and by their bounds where the codes are equal.
     """
-    ranges = tiles.codes_at(leaf, columns)
+    ranges = tiles.codes_at(leaf)
     codes = ranges + 16 * columns
     unsure = 0
     for column in range(columns):
@@ -122,7 +122,7 @@ def _compare_codes(m: int, leaf: int, words: int, columns: int, mask: int) -> in
     while unsure:
         place = lowest_bit(unsure)
         unsure &= unsure - 1
-        at = leaf + B_ITEMS + 8 * tiles.FAN + 8 * place
+        at = tiles.bounds_at(leaf, columns) + 8 * place
         for column in range(columns):
             value = load_double(m + S_VALUES + 8 * column)
             bound = load_double(at)
@@ -223,9 +223,9 @@ def children(m: int, node: int, words: int, columns: int) -> tuple[int, int]:
 
 
 @compiled
-def prefetch_block(m: int, block: int, columns: int) -> None:
+def prefetch_block(m: int, block: int) -> None:
     """Ask for the beginning of a block and, as it may be a leaf, for its codes."""
-    codes = tiles.codes_at(0, columns)
+    codes = tiles.codes_at(0)
     prefetch(m + block)
     prefetch(m + block + 64)
     prefetch(m + block + codes)
@@ -262,7 +262,7 @@ def search_tree(m: int, slot: int, root: int, height: int, words: int, columns: 
             place = lowest_bit(some)
             some &= some - 1
             child = load64(block + B_ITEMS + 8 * place)
-            prefetch_block(m, child, columns)
+            prefetch_block(m, child)
             store64(stack + 8 * depth, child | lower | ((every >> place) & 1))
             depth += 1
     store64(m + S_LOOKED, load64(m + S_LOOKED) + looked)

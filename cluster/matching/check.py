@@ -225,12 +225,15 @@ class _Checker:
             bounds = [(float("inf"), float("-inf"))] * columns
             mask = self._get(block + pool.B_RESIDUE) % (1 << 64)
             self._residues += (mask & ((1 << count) - 1)).bit_count()
+            start = block + pool.B_ITEMS + 8 * capacity
+            if capacity == 64:
+                start += tiles.CODES_BYTES * columns
             for place in range(count):
                 conjunction = self._get32(block + pool.B_ITEMS + 4 * place)
                 conjunctions.append(conjunction)
                 assert self._get(at.C_LEAF + 8 * conjunction) == block << 6 | place
                 for column, word in enumerate(words):
-                    bound = self._double(block + pool.B_ITEMS + 8 * capacity * (1 + column) + 8 * place)
+                    bound = self._double(start + 8 * capacity * column + 8 * place)
                     assert (word, bound) in self._columns[conjunction]
                     bounds[column] = (min(bounds[column][0], bound), max(bounds[column][1], bound))
             if capacity == 64:
@@ -256,12 +259,12 @@ class _Checker:
 
     def _check_codes(self, leaf: int, columns: int, count: int) -> None:
         """Check that the codes of a leaf of 64 are in the order of the bounds, and are what a value would get."""
-        ranges = leaf + pool.B_ITEMS + 512 * (1 + columns)
+        ranges = leaf + pool.B_ITEMS + 512
         for column in range(columns):
             start, scale = self._double(ranges + 16 * column), self._double(ranges + 16 * column + 8)
             pairs = []
             for place in range(count):
-                bound = self._double(leaf + pool.B_ITEMS + 512 * (1 + column) + 8 * place)
+                bound = self._double(ranges + tiles.CODES_BYTES * columns + 512 * column + 8 * place)
                 code = self._map[ranges + 16 * columns + 64 * column + place] << 8
                 code += self._map[ranges + 16 * columns + 64 * (columns + column) + place]
                 assert code == int(min(max((bound - start) * scale + 1.0, 0.0), 255.0) * 256.0)

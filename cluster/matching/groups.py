@@ -4,9 +4,11 @@ Only for clusters that ask for nothing but numbers within ranges, so that a publ
 each column. Each block is looked at once, with all publications of the group, while it is in the processor's
 fastest cache, and what is found about an entry is one word of 16 bits, one a publication (a slot): an entry
 that several of them hit is looked up and marked once. Where hits are many, marks are what the order keeps, by
-position (O_MARKS), and `read_marks` turns them to the bits by slot that are read off, 64 positions at a time.
+position (O_MARKS): positions are looked up one leaf behind the search and marked two leaves behind, as both come from
+all over memory and are asked for a leaf ahead. `read_marks` turns the marks to the bits by slot that are read off, 64
+positions at a time.
 
-Leaves of 64 and nodes of 64 children fit this: a comparison gives 64 bits of one slot; `mark_lanes` turns 16 of them
+Leaves of 64 and nodes of 64 children fit this: a comparison gives 64 bits of one slot; `turn_16` turns 16 of them
 to 64 words of 16.
 """
 
@@ -58,6 +60,8 @@ from cluster.matching.pool import B_CAPACITY, B_COUNT, B_ITEMS
 _ROWS = S_GROUP  # by column: address of the numbers by slot
 _SIDES = S_GROUP + 256  # by column: LOWER or UPPER
 _MARKED = S_GROUP + 512  # whether the group has marks
+_FOUND_COUNT = S_GROUP + 520  # entries found in the last leaf with some, while their positions come from memory
+_POSITIONS_COUNT = S_GROUP + 528  # positions of the entries of the one before it, while their marks come
 _MASKS = S_GROUP + 1024  # by slot: which entries of the leaf hold
 _EQUAL = _MASKS + 8 * SLOTS  # by slot: which of these have a code equal to the slot's
 _FOUND = S_GROUP + 2048  # lanes: which slots hit the entry; arbitrary between leaves
@@ -65,6 +69,8 @@ _SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
 _EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
 _CODES = S_GROUP + 4096  # by column: the code of the number by slot, four bytes of it; then so its finer step
 _CODE_BYTES = 2 * 4 * SLOTS
+_FOUND_ENTRIES = S_GROUP + 6400  # conjunction << SLOTS | the slots that hit it
+_FOUND_POSITIONS = S_GROUP + 7168  # position << SLOTS | the slots that hit it
 _UNSURE = S_GROUP + 8192  # entries to decide by their bounds: place | slot << 8 | column << 16
 
 _DENSE = 8  # a leaf's hits times this above the leaves of the order: marking, and turning all marks, costs less
@@ -137,7 +143,7 @@ def search(m: int, root: int, height: int, words: int, columns: int, slots: int,
             place = lowest_bit(left)
             left &= left - 1
             child = load64(block + B_ITEMS + 8 * place)
-            blocks.prefetch_block(m, child, columns)
+            blocks.prefetch_block(m, child)
             every = load16(m + _EVERY + 2 * place) | whole
             some = load16(m + _SOME + 2 * place) & ~every
             store64(stack + 16 * depth, child | (level - 1))
@@ -153,8 +159,8 @@ def _prefetch_leaf(m: int, leaf: int, columns: int) -> None:
     """Ask for what is looked at in a leaf of 64: its entries, and the ranges and codes of its bounds."""
     for line in range(0, B_ITEMS + 4 * tiles.FAN, 64):
         prefetch(m + leaf + line)
-    codes = m + tiles.codes_at(leaf, columns)
-    for line in range(0, (16 + 2 * tiles.FAN) * columns + 64, 64):
+    codes = m + tiles.codes_at(leaf)
+    for line in range(0, tiles.CODES_BYTES * columns + 64, 64):
         prefetch(codes + line)
 
 
@@ -200,11 +206,17 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole:
     items = leaf + B_ITEMS
     if load64(m + _MARKED) or hits * _DENSE > load64(m + H_LEAVES):
         store64(m + _MARKED, 1)
+        _mark_looked_up(m)
+        _look_up(m)
+        store64(m + _FOUND_COUNT, count_bits(found))
+        at = m + _FOUND_ENTRIES
         while found:
             place = lowest_bit(found)
             found &= found - 1
-            at = m + O_MARKS + 2 * load32(m + C_POSITION + 4 * load32(items + 4 * place))
-            store16(at, load16(at) | load16(m + _FOUND + 2 * place))
+            conjunction = load32(items + 4 * place)
+            prefetch(m + C_POSITION + 4 * conjunction)
+            store64(at, conjunction << SLOTS | load16(m + _FOUND + 2 * place))
+            at += 8
     else:
         while found:
             place = lowest_bit(found)
@@ -217,9 +229,32 @@ def _search_leaf(m: int, leaf: int, words: int, columns: int, slots: int, whole:
 
 
 @compiled
+def _look_up(m: int) -> None:
+    """Look up the positions of the entries found, for which the leaf before this one has asked; ask for their marks."""
+    count = load64(m + _FOUND_COUNT)
+    for index in range(count):
+        word = load64(m + _FOUND_ENTRIES + 8 * index)
+        position = load32(m + C_POSITION + 4 * (word >> SLOTS))
+        prefetch(m + O_MARKS + 2 * position)
+        store64(m + _FOUND_POSITIONS + 8 * index, position << SLOTS | word & _ALL_SLOTS)
+    store64(m + _FOUND_COUNT, 0)
+    store64(m + _POSITIONS_COUNT, count)
+
+
+@compiled
+def _mark_looked_up(m: int) -> None:
+    """Mark the positions that the leaf before this one has looked up."""
+    for index in range(load64(m + _POSITIONS_COUNT)):
+        word = load64(m + _FOUND_POSITIONS + 8 * index)
+        at = m + O_MARKS + 2 * (word >> SLOTS)
+        store16(at, load16(at) | word & _ALL_SLOTS)
+    store64(m + _POSITIONS_COUNT, 0)
+
+
+@compiled
 def _compare(m: int, leaf: int, columns: int, full: int, slots: int) -> None:
     """Write to _MASKS, by slot, which entries of a leaf of 64 may hold: their codes hold or are equal."""
-    ranges = tiles.codes_at(leaf, columns)
+    ranges = tiles.codes_at(leaf)
     for column in range(columns):
         start = load_double(ranges + 16 * column)
         scale = load_double(ranges + 16 * column + 8)
@@ -236,8 +271,8 @@ def _decide(m: int, leaf: int, columns: int, slots: int) -> None:
     bounds are rarely in the cache.
     """
     unsure = m + _UNSURE
-    codes = tiles.codes_at(leaf, columns) + 16 * columns
-    bounds = leaf + B_ITEMS + 8 * tiles.FAN
+    codes = tiles.codes_at(leaf) + 16 * columns
+    bounds = tiles.bounds_at(leaf, columns)
     while slots:
         slot = lowest_bit(slots)
         slots &= slots - 1
@@ -284,6 +319,9 @@ def read_marks(m: int, size: int) -> None:
     if load64(m + _MARKED) == 0:
         return
     store64(m + _MARKED, 0)
+    _mark_looked_up(m)
+    _look_up(m)
+    _mark_looked_up(m)
     for word in range(load64(m + H_LEAVES) * (256 // 64)):
         at = m + O_MARKS + 128 * word
         if marked_lanes(at, _ALL_SLOTS) == 0:

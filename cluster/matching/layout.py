@@ -13,7 +13,6 @@ words or doubles.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 
 REGION_BITS = 33  # 8 GB of address space each
@@ -199,15 +198,8 @@ _MAP_NORESERVE = 0x4000 if not hasattr(mmap, "MAP_NORESERVE") else mmap.MAP_NORE
 def reserve() -> mmap.mmap:
     """Return a fresh mapping, all zeros, of which nothing is in memory yet.
 
-    Without huge pages, also where the system gives them unasked: the first use of one of 2 MiB clears all of it, a
-    pause of up to 4 ms (two of them, where an add comes to new pages of two tables), and trimming would split it.
-
     Raises OSError where the system limits address space (`ulimit -v`, vm.overcommit_memory=2): the index needs
     about 1 TB of it, though no memory.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    mapping = mmap.mmap(-1, MAPPING_BYTES, flags=flags)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel built without them
-            mapping.madvise(mmap.MADV_NOHUGEPAGE)
-    return mapping
+    return mmap.mmap(-1, MAPPING_BYTES, flags=flags)

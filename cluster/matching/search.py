@@ -56,6 +56,7 @@ from cluster.matching.machine import (
     load64,
     load_double,
     lowest_bit,
+    prefetch,
     shift_right,
     store8,
     store64,
@@ -229,12 +230,18 @@ def _read_together(m: int, slots: int, subscriptions: int) -> None:
 
     Leaf by leaf, so that a leaf's ids come from memory once and not once a slot.
     """
-    for rank in range(load64(m + H_LEAVES)):
-        leaf = load32(m + O_LEAVES + 4 * rank)
+    leaves = load64(m + H_LEAVES)
+    leaf = load32(m + O_LEAVES)
+    for rank in range(1, leaves + 1):
+        following = load32(m + O_LEAVES + 4 * min(rank, leaves - 1))
         rest = slots
         while rest:
             slot = lowest_bit(rest)
             rest &= rest - 1
+            prefetch(m + O_BITS + BITS_STEP * slot + (_LEAF // 8) * following)
+            ids = m + O_SUBSCRIPTION + 8 * _LEAF * following + (8 * _LEAF // SLOTS) * slot
+            prefetch(ids)
+            prefetch(ids + 64)
             row = load64(m + S_NEXT_ROW + 8 * slot)
             # Behind a slot's last row lies what another one has written.
             if row + _LEAF + _SLACK <= load64(m + S_END_ROW + 8 * slot):
@@ -242,6 +249,7 @@ def _read_together(m: int, slots: int, subscriptions: int) -> None:
             else:
                 row = _read_last(m, slot, leaf, subscriptions, row)
             store64(m + S_NEXT_ROW + 8 * slot, row)
+        leaf = following
 
 
 @compiled

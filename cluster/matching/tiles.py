@@ -92,6 +92,7 @@ BY_NOTHING, BY_ATTRIBUTE, BY_PREDICATE, BY_ATTRIBUTE_RESIDUE = 0, 1, 2, 3
 # attribute << 1 | side.
 KEY_COUNTS, KEY_ACCESS, KEY_WORDS = 8, 16, 24
 
+CODES_BYTES = 16 + 2 * FAN  # of a column of a leaf of 64, see `codes_at`
 _NARROW = 8  # children of a small node
 _LEAST = -1.7976931348623157e308
 _GREATEST = 1.7976931348623157e308
@@ -194,9 +195,10 @@ def _free_cluster(m: int, cluster: int) -> None:
 
 
 @compiled
-def _column(leaf: int, capacity: int, column: int) -> int:
+def _column(leaf: int, capacity: int, columns: int, column: int) -> int:
     """Return where a column of a leaf starts."""
-    return leaf + B_ITEMS + 8 * capacity + 8 * capacity * column
+    start = leaf + B_ITEMS + 8 * capacity + 8 * capacity * column
+    return start + CODES_BYTES * columns if capacity == FAN else start
 
 
 @compiled
@@ -206,12 +208,18 @@ def _bounds(node: int, capacity: int, column: int) -> int:
 
 
 @compiled
-def codes_at(leaf: int, columns: int) -> int:
-    """Return where a leaf of 64 has its codes.
+def codes_at(leaf: int) -> int:
+    """Return where a leaf of 64 has its codes: beside its entries, so that a search comes to few pages.
 
     First the range's start and scale of each column, then 64 bytes a column, then 64 bytes a column of finer steps.
     """
-    return leaf + B_ITEMS + 8 * FAN * (1 + columns)
+    return leaf + B_ITEMS + 8 * FAN
+
+
+@compiled
+def bounds_at(leaf: int, columns: int) -> int:
+    """Return where a leaf of 64 has its bounds, 64 doubles a column."""
+    return leaf + B_ITEMS + 8 * FAN + CODES_BYTES * columns
 
 
 @compiled
@@ -234,7 +242,7 @@ def code_of(value: float, start: float, scale: float) -> int:
 def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
     """Code a column of a leaf of 64 anew, over the range of its bounds."""
     count = load32(m + leaf + B_COUNT)
-    at = m + _column(leaf, FAN, column)
+    at = m + _column(leaf, FAN, columns, column)
     least = _GREATEST
     greatest = _LEAST
     for place in range(count):
@@ -242,7 +250,7 @@ def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
         greatest = max(greatest, load_double(at + 8 * place))
     extent = greatest - least
     scale = min(253.9 / extent, 1e300) if extent <= _GREATEST else 1e-307
-    ranges = m + codes_at(leaf, columns)
+    ranges = m + codes_at(leaf)
     store_double(ranges + 16 * column, least)
     store_double(ranges + 16 * column + 8, scale)
     codes = ranges + 16 * columns + FAN * column
@@ -256,9 +264,9 @@ def _set_codes(m: int, leaf: int, columns: int, column: int) -> None:
 @compiled
 def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
     """Code the bounds of the last entry of a leaf of 64."""
-    ranges = m + codes_at(leaf, columns)
+    ranges = m + codes_at(leaf)
     for column in range(columns):
-        value = load_double(m + _column(leaf, FAN, column) + 8 * place)
+        value = load_double(m + _column(leaf, FAN, columns, column) + 8 * place)
         code = fine_code_of(value, load_double(ranges + 16 * column), load_double(ranges + 16 * column + 8))
         store8(ranges + 16 * columns + FAN * column + place, code >> 8)
         store8(ranges + 16 * columns + FAN * (columns + column) + place, code)
@@ -270,7 +278,7 @@ def _add_codes(m: int, leaf: int, columns: int, place: int) -> None:
 def _make_leaf(m: int, cluster: int, columns: int, capacity: int, cell: int, parent: int) -> int:
     size = B_ITEMS + 8 * capacity * (1 + columns)
     if capacity == FAN:
-        size += (16 + 2 * FAN) * columns
+        size += CODES_BYTES * columns
     leaf = acquire(m, size, cell, LEAF)
     store32(m + leaf + B_COUNT, 0)
     store32(m + leaf + B_CAPACITY, capacity)
@@ -307,10 +315,10 @@ def _copy_entry(m: int, source: int, place: int, target: int, new: int, columns:
     guard = load32(m + source + B_ITEMS + 4 * from_capacity + 4 * place)
     store32(m + target + B_ITEMS + 4 * capacity + 4 * new, guard)
     for column in range(columns):
-        bound = load_double(m + _column(source, from_capacity, column) + 8 * place)
-        store_double(m + _column(target, capacity, column) + 8 * new, bound)
+        bound = load_double(m + _column(source, from_capacity, columns, column) + 8 * place)
+        store_double(m + _column(target, capacity, columns, column) + 8 * new, bound)
     if source == target and capacity == FAN:
-        codes = m + codes_at(target, columns) + 16 * columns
+        codes = m + codes_at(target) + 16 * columns
         for column in range(2 * columns):
             store8(codes + FAN * column + new, load8(codes + FAN * column + place))
     residue = (load64(m + source + B_RESIDUE) >> place) & 1
@@ -376,7 +384,7 @@ def _set_bounds(m: int, node: int, place: int, child: int, columns: int) -> bool
     for column in range(columns):
         least = _GREATEST
         greatest = _LEAST
-        low = m + (_column(child, capacity, column) if is_leaf else _bounds(child, capacity, column))
+        low = m + (_column(child, capacity, columns, column) if is_leaf else _bounds(child, capacity, column))
         high = low if is_leaf else low + 8 * capacity
         for index in range(count):
             least = min(least, load_double(low + 8 * index))
@@ -436,7 +444,7 @@ def _column_to_split(m: int, block: int, key: int, columns: int) -> int:
     best = 0
     best_ratio = -1.0
     for column in range(columns):
-        low = m + (_column(block, capacity, column) if is_leaf else _bounds(block, capacity, column))
+        low = m + (_column(block, capacity, columns, column) if is_leaf else _bounds(block, capacity, column))
         high = low if is_leaf else low + 8 * capacity
         least = _GREATEST
         greatest = _LEAST
@@ -456,7 +464,7 @@ def _column_to_split(m: int, block: int, key: int, columns: int) -> int:
             partner = column - 1
         width = 0.0
         if partner >= 0:
-            other = m + (_column(block, capacity, partner) if is_leaf else _bounds(block, capacity, partner))
+            other = m + (_column(block, capacity, columns, partner) if is_leaf else _bounds(block, capacity, partner))
             for index in range(count):
                 difference = 0.5 * load_double(other + 8 * index) - 0.5 * load_double(low + 8 * index)
                 width += abs(difference) / count
@@ -478,7 +486,7 @@ def _upper_half(m: int, block: int, key: int, columns: int) -> int:
     """Return a mask of the half of a block's 64 items that goes to a new block."""
     column = _column_to_split(m, block, key, columns)
     is_leaf = load64(m + block) & 7 == LEAF
-    low = m + (_column(block, FAN, column) if is_leaf else _bounds(block, FAN, column))
+    low = m + (_column(block, FAN, columns, column) if is_leaf else _bounds(block, FAN, column))
     high = low if is_leaf else low + 8 * FAN
     for place in range(FAN):
         middle = 0.5 * load_double(low + 8 * place) + 0.5 * load_double(high + 8 * place)
@@ -684,7 +692,7 @@ def _insert(m: int, cluster: int, conjunction: int, guard: int, residue: bool) -
     store32(m + block + B_ITEMS + 4 * capacity + 4 * count, guard)
     for column in range(columns):
         bound = load_double(m + S_VALUES + 8 * column)
-        store_double(m + _column(block, capacity, column) + 8 * count, bound)
+        store_double(m + _column(block, capacity, columns, column) + 8 * count, bound)
     bit = 1 << count
     store64(m + block + B_RESIDUE, (load64(m + block + B_RESIDUE) & ~bit) | (bit if residue else 0))
     store32(m + block + B_COUNT, count + 1)
@@ -790,7 +798,7 @@ def _dissolve(m: int, cluster: int, leaf: int, count: int, columns: int) -> None
         store64(at + 8, load32(m + leaf + B_ITEMS + 4 * capacity + 4 * place))
         store64(at + 16, (residues >> place) & 1)
         for column in range(columns):
-            store64(at + 24 + 8 * column, load64(m + _column(leaf, capacity, column) + 8 * place))
+            store64(at + 24 + 8 * column, load64(m + _column(leaf, capacity, columns, column) + 8 * place))
     store32(m + leaf + B_COUNT, 0)
     _remove_block(m, cluster, leaf, columns)
     for place in range(count):
