@@ -50,6 +50,8 @@ TAKE_US = 10
 TAKE_BYTES_PER_US = 10
 """An entry, sent or taken; and one more for every so many bytes of its normal form. As measured, rounded up."""
 WINDOW_ENTRIES = 1024
+TELL_ENTRIES = 256
+"""A source is told of so many at once; each time costs it as much as ten entries."""
 CHUNK_ENTRIES = 256
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -97,9 +99,13 @@ class Departure:
 
 @dataclass(slots=True)
 class Arrival:
-    """Groups on their way here from one matcher. entries: have come, not yet applied. end: the last word on them."""
+    """Groups on their way here from one matcher.
+
+    entries: have come, not yet applied. untold: applied, and the source does not know. end: the last word on them.
+    """
 
     entries: deque[SubscriptionChange] = field(default_factory=deque)
+    untold: int = 0
     tallies: dict[int, Tally] = field(default_factory=dict)
     end: GroupsEnd | None = None
 
@@ -238,8 +244,10 @@ class Moving:
             self._apply(entry)
             left -= TAKE_US + len(entry.normal_form or b"") // TAKE_BYTES_PER_US
             count += 1
-        if count:
-            out.append(Send(Peer(MATCHER, source), GroupsTaken(self.after.epoch, count)))
+        arrival.untold += count
+        if arrival.untold >= TELL_ENTRIES:
+            out.append(Send(Peer(MATCHER, source), GroupsTaken(self.after.epoch, arrival.untold)))
+            arrival.untold = 0
         return left
 
     def _finish(self, out: list[Instruction]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -135,8 +136,13 @@ class View:
 
 
 def view_of(message: Install | Prepare | Recover) -> View:
-    """Return the view that a message carries."""
-    return View(Epoch(message.epoch), tuple(message.members), message.owners)
+    """Return the view that a message carries; the same one for a machine and the role around it."""
+    return _view(message.epoch, tuple(message.members), message.owners)
+
+
+@lru_cache(maxsize=4)
+def _view(epoch: int, members: tuple[Member, ...], owners: bytes) -> View:
+    return View(Epoch(epoch), members, owners)
 
 
 def first_view(members: Iterable[Member]) -> View:

@@ -133,7 +133,7 @@ class Graph:
         self._drains: dict[int, list[Move]] = {}  # by the number of the roles
         self.story: list[str] | None = None  # what happens, while somebody wants to know
         self._patches = [
-            patch.multiple(moving, WINDOW_ENTRIES=1, CHUNK_ENTRIES=1, STEP_US=moving.SEND_US),
+            patch.multiple(moving, WINDOW_ENTRIES=1, TELL_ENTRIES=1, CHUNK_ENTRIES=1, STEP_US=moving.SEND_US),
             patch.multiple(matcher, Index=Scan, Table=SmallTable, SWEEP_ENTRIES=1),
             patch.multiple(assembly, Role=self._role, Coordinator=self._coordinator, make_machine=lambda *_: None),
         ]

@@ -156,7 +156,7 @@ class World:
             return sweep(machine, most) if self.healing or own.random() < often else 0
 
         with (
-            patch.multiple(moving, WINDOW_ENTRIES=WINDOW, CHUNK_ENTRIES=2, STEP_US=2 * moving.TAKE_US),
+            patch.multiple(moving, WINDOW_ENTRIES=WINDOW, TELL_ENTRIES=2, CHUNK_ENTRIES=2, STEP_US=2 * moving.TAKE_US),
             patch.multiple(matcher, SWEEP_ENTRIES=1, TICK_ENTRIES=1),
             patch.object(Matcher, "_sweep", seldom),
             # Few enough that answers come in several pieces, and pieces in several turns.

@@ -185,7 +185,7 @@ def test_what_is_not_in_force_any_more_is_not_copied_and_holds_the_end_up_while_
     assert ready == (COORDINATOR_PEER, Ready(2, 0, 0))
     for _, message in [*sent, end]:
         (target.moving.ended if isinstance(message, GroupsEnd) else target.moving.arrived)(0, message)
-    assert [type(message) for _, message in target.all_steps()] == [GroupsTaken], "in the next view it may be its own"
+    assert target.all_steps() == [], "in the next view it may be its own"
     target.leftovers.look_out([])
     assert [type(message) for _, message in target.all_steps()] == [Ready]
 
@@ -198,6 +198,14 @@ def test_a_step_is_shorter_by_what_else_was_done_in_it() -> None:
     assert len(copied(messages(out))) == 10
     assert more
     assert source.moving.step(module.STEP_US) == ([], True)
+
+
+def test_a_source_is_told_of_what_is_taken_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TELL_ENTRIES", 10)
+    target = Side(1)
+    for count, told in ((9, []), (3, [12]), (9, []), (1, [10])):
+        target.moving.arrived(0, GroupCopy(2, [change(1, subscription) for subscription in MOVES[:count]]))
+        assert target.all_steps() == [(Peer(MATCHER, 0), GroupsTaken(2, entries)) for entries in told]
 
 
 def test_no_more_than_the_window_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +227,8 @@ def test_no_more_than_the_window_is_on_its_way(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("size", [4, 5000])
-def test_a_step_has_a_bound_in_entries_sent_and_taken(size: int) -> None:
+def test_a_step_has_a_bound_in_entries_sent_and_taken(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TELL_ENTRIES", 1)
     form = bytes(size)
     source, target = Side(0), Side(1)
     source.put(*MOVES[:3000], form=form)
@@ -246,7 +255,7 @@ def test_the_target_is_ready_when_all_marks_are_in_and_all_is_applied() -> None:
     for message in sent[:-1]:
         target.moving.arrived(0, message)
     target.mark(4)
-    assert [type(message) for _, message in target.all_steps()] == [GroupsTaken, GroupsTaken]
+    assert target.all_steps() == []
     assert len(target.applied) == 250
     target.moving.ended(0, sent[-1])
     assert target.step() == ([], False), "a mark is missing"
