@@ -93,7 +93,8 @@ def test_it_follows_the_load_and_nothing_is_lost(tmp_path: Path) -> None:
 def lightened(directory: Path) -> Path:
     """Write configs/cluster.yaml with its policy, for a load that any machine can take; return the cluster's path.
 
-    A slice counts as busy at a LIGHTER-th of what the policy says, and no layer grows by more than one.
+    A slice counts as busy at a LIGHTER-th of what the policy says, and no layer grows by more than one. Cores that
+    other work keeps busy, the load's own included, hold nothing back.
     """
     cluster = yaml.safe_load((CONFIGS / "cluster.yaml").read_text(encoding="utf-8"))
     policy = yaml.safe_load((CONFIGS / cluster["autoscaler"]).read_text(encoding="utf-8"))
@@ -102,6 +103,7 @@ def lightened(directory: Path) -> Path:
         for trigger in layer["triggers"]:
             if trigger["type"] == "utilization":
                 trigger |= {key: trigger[key] / LIGHTER for key in ("target", "min", "max")}
+    policy["guards"]["require_placeable"] = False
     cluster["timing"]["role_lost_ms"] = PATIENT.role_lost_ms
     (directory / cluster["autoscaler"]).write_text(yaml.safe_dump(policy), encoding="utf-8")
     path = directory / "cluster.yaml"

@@ -176,7 +176,7 @@ def nothing_is_swept(replace: Replace) -> None:
     replace(Matcher, "_forget_next", lambda self, foreign: original(self, {}))
 
 
-@mutant("what is still to be swept out makes a copy of it that comes back outdated", seeds=80, scenario="matchers")
+@mutant("what is still to be swept out makes a copy of it that comes back outdated", seeds=200, scenario="matchers")
 def swept_still_counts(replace: Replace) -> None:
     original = Matcher._apply
 
@@ -188,7 +188,7 @@ def swept_still_counts(replace: Replace) -> None:
     replace(Matcher, "_apply", apply)
 
 
-@mutant("a matcher is ready before its sweep is through", seeds=0, scenario="matchers")
+@mutant("a matcher is ready before what is in the way is swept out", seeds=0, scenario="matchers")
 def ready_before_the_sweep(replace: Replace) -> None:
     original = Moving._finish
 
