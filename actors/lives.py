@@ -96,8 +96,7 @@ class Life:
         def make(name: str) -> Any:
             return ray.remote(RoleActor).options(**actor_options(name, settings, self._own)).remote(writes)
 
-        machine = self._machine
-        self._spares = Spares(settings.ray.spares, life + 1, make, ray.kill, lambda: machine.calm)
+        self._spares = Spares(settings.ray.spares, life + 1, make, ray.kill, lambda: self._machine.calm)
 
         def supervisor(shell: Shell, address: tuple[str, int]) -> RaySupervisor:
             async def start(actor: Any, peer: Peer, incarnation: int, client_address: str) -> None:

@@ -95,16 +95,18 @@ def node_id() -> str:
 
 def cores_of_nodes() -> dict[str, float]:
     """Return by address how many cores the nodes that are up have, as Ray counts them; it blocks."""
-    nodes: Any = ray.nodes  # untyped
     cores: dict[str, float] = {}
-    for node in nodes():
-        if node["Alive"]:
-            address = node["NodeManagerAddress"]
-            cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
+    for node in _nodes_up():
+        address = node["NodeManagerAddress"]
+        cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
     return cores
 
 
 def nodes_alive() -> set[str]:
     """Return Ray's names of the nodes that are up; it blocks."""
+    return {node["NodeID"] for node in _nodes_up()}
+
+
+def _nodes_up() -> list[dict[str, Any]]:
     nodes: Any = ray.nodes  # untyped
-    return {node["NodeID"] for node in nodes() if node["Alive"]}
+    return [node for node in nodes() if node["Alive"]]

@@ -207,7 +207,7 @@ class Shell:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._drain_due = False
         self._drain_began_ns = 0
-        self._rest_until_ns = 0
+        self._resting = False
         self._stopped = False
         self._server: asyncio.Server | None = None
         self._client_server: asyncio.Server | None = None
@@ -314,7 +314,7 @@ class Shell:
             return
         began_ns = self._drain_began_ns = perf_counter_ns()
         try:
-            self._execute(self.handler.handle(DRAINED if began_ns >= self._rest_until_ns else RESTING))
+            self._execute(self.handler.handle(RESTING if self._resting else DRAINED))
         except Exception as error:
             self._fail(error)
             return
@@ -324,13 +324,11 @@ class Shell:
 
     def _rest(self) -> None:
         """Drain when as long has passed as this turn has taken."""
-        now_ns = perf_counter_ns()
-        took_ns = now_ns - self._drain_began_ns
-        self._rest_until_ns = now_ns + took_ns
-        self._loop.call_later(took_ns / 1e9, self._rested)
+        self._resting = True
+        self._loop.call_later((perf_counter_ns() - self._drain_began_ns) / 1e9, self._rested)
 
     def _rested(self) -> None:
-        self._rest_until_ns = 0  # timers may be early by what they are rounded by
+        self._resting = False
         self._drain_soon()
 
     def _backlogs(self) -> list[Backlog]:

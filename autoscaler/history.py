@@ -132,7 +132,7 @@ class History:
 
     def nodes(self) -> tuple[NodeSignals, ...]:
         """Return the cluster's nodes, each as busy as over the look-back period, or over the FRESH newest intervals if
-        that is more: what is full now has no room. None if the newest intervals do not tell of them.
+        that is more: what is full now has no room. Empty if the newest intervals do not tell of them.
         """
         rows = [{one.host: one for one in interval.signals.nodes} for interval in self._recent()]
         newest = next((row for row in rows[:FRESH] if row), {})

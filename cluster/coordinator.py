@@ -131,9 +131,7 @@ class Coordinator:
     @property
     def calm(self) -> bool:
         """Whether the cluster is what it is wanted to be, with nothing under way."""
-        shared = self._shared
-        busy = self._operations.running or shared.transition is not None or shared.recovery is not None
-        return shared.state is State.SERVING and not busy
+        return self.state is State.SERVING and not self._measures.changing
 
     def start(self) -> list[Instruction]:
         """Return what is to be done first: have the processes started, unless they run on from an earlier life."""

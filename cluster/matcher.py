@@ -203,8 +203,7 @@ class Matcher:
     def _apply(self, change: SubscriptionChange) -> None:
         """Put a change into effect unless a newer one of its subscription was here before it."""
         subscription = change.subscription
-        group = key_group(subscription)
-        row = None if subscription in self._leftovers.of(group) else self.table.rows_of(group).get(subscription)
+        row = None if subscription in self._leftovers else self.table.row(subscription)
         known = row.version if row is not None else self._removed.get(subscription, -1)
         if change.change <= known:
             return

@@ -30,13 +30,13 @@ class Measures:
             shared.now_ms,
             0 if view is None else view.epoch,
             {layer: 0 if view is None else len(view.peers(layer)) for layer in DATA_LAYERS},
-            self._changing,
+            self.changing,
             slices,
             None if done is None else (done.number, done.duration_ms),
         )
 
     @property
-    def _changing(self) -> bool:
+    def changing(self) -> bool:
         """Whether the view is changing, or is to."""
         shared = self._shared
         return self._operations.running or shared.transition is not None or shared.recovery is not None

@@ -280,15 +280,12 @@ def _put_pattern(out: int, operator: int, text: int, length: int) -> int:
     return piece - out
 
 
-# Atoms. Each takes where its fields begin, and where to write; returns (where they end, where the writing ends,
-# outcome).
+# Atoms. Each takes its attribute, where its other fields begin, and where to write; returns (where they end, where the
+# writing ends, outcome).
 
 
 @compiled
-def _interval(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, attribute = _attribute(m, at, end)
-    if attribute < 0:
-        return 0, 0, -attribute
+def _interval(attribute: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     at, low_kind, low_bits = _value(at, end)
     at, high_kind, high_bits = _value(at, end)
     at, low_open = _bool(at, end)
@@ -332,10 +329,7 @@ def _interval(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _member(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, attribute = _attribute(m, at, end)
-    if attribute < 0:
-        return 0, 0, -attribute
+def _member(attribute: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     at, members = _array(at, end)
     if at == 0 or members == 0:
         return 0, 0, NOT_UNDERSTOOD
@@ -378,10 +372,7 @@ def _member(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _kinds(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, attribute = _attribute(m, at, end)
-    if attribute < 0:
-        return 0, 0, -attribute
+def _kinds(attribute: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     at, kind, mask = _value(at, end)
     if kind != WHOLE or not 0 < mask < ANY_KIND:
         return 0, 0, NOT_UNDERSTOOD
@@ -402,10 +393,7 @@ def _operator(at: int, length: int) -> int:
 
 
 @compiled
-def _pattern(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, attribute = _attribute(m, at, end)
-    if attribute < 0:
-        return 0, 0, -attribute
+def _pattern(attribute: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     name, length = _text(at, end)
     operator = _operator(name, length) if name else 0
     text, length = _text(name + length, end)
@@ -428,10 +416,7 @@ def _pattern(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _string_interval(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, attribute = _attribute(m, at, end)
-    if attribute < 0:
-        return 0, 0, -attribute
+def _string_interval(attribute: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     flags = 0
     size = 16
     low_length = 0
@@ -462,10 +447,7 @@ def _string_interval(m: int, at: int, end: int, out: int) -> tuple[int, int, int
 
 
 @compiled
-def _near(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
-    at, latitude = _attribute(m, at, end)
-    if latitude < 0:
-        return 0, 0, -latitude
+def _near(m: int, latitude: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     at, longitude = _attribute(m, at, end)
     if longitude < 0:
         return 0, 0, -longitude
@@ -488,19 +470,21 @@ def _atom(m: int, at: int, end: int, out: int) -> tuple[int, int, int]:
     if at == 0 or at + 2 > end:
         return 0, 0, NOT_UNDERSTOOD
     tag = load16(at)
-    at += 2
+    at, attribute = _attribute(m, at + 2, end)
+    if attribute < 0:
+        return 0, 0, -attribute
     if tag == _INTERVAL and fields == 6:
-        return _interval(m, at, end, out)
+        return _interval(attribute, at, end, out)
     if tag == _MEMBER and fields == 4:
-        return _member(m, at, end, out)
+        return _member(attribute, at, end, out)
     if tag == _KINDS and fields == 3:
-        return _kinds(m, at, end, out)
+        return _kinds(attribute, at, end, out)
     if tag == _PATTERN and fields == 5:
-        return _pattern(m, at, end, out)
+        return _pattern(attribute, at, end, out)
     if tag == _STRING_INTERVAL and fields == 6:
-        return _string_interval(m, at, end, out)
+        return _string_interval(attribute, at, end, out)
     if tag == _NEAR and fields == 7:
-        return _near(m, at, end, out)
+        return _near(m, attribute, at, end, out)
     return 0, 0, NOT_UNDERSTOOD
 
 
