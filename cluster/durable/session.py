@@ -321,8 +321,9 @@ class DurableSession:
         self._sending.attach(window)
         self._changed()
 
-    def detach(self, now_ms: int) -> None:
-        """The connection is gone: what was underway was delivered, and comes again."""
+    def detach(self, now_ms: int | None) -> None:
+        """The connection is gone: what was underway was delivered, and comes again. None: not known when; the session
+        is kept for its time from when `Homes.expired` first looks."""
         if not self.window:
             return
         self.detached_ms = now_ms

@@ -137,7 +137,7 @@ class Attaching:
         session.connection = None
         session.greeting = None
         self._publishing.end(session)
-        durable.detach(self._shared.now_ms)
+        durable.detach(self._shared.now_ms or None)  # there is no clock before the first tick
         self._shared.touched[durable.number] = session
 
     def end(self, session: Session, durable: DurableSession) -> None:

@@ -6,8 +6,19 @@ import pytest
 
 from cluster import frames
 from cluster.columns import UINT64, pack
-from cluster.messages import COORDINATOR_PEER, DurableEnded, FindHome, HomeFound, MoveClients, Received
-from tests.unit.edge import Edge
+from cluster.config import Config
+from cluster.messages import (
+    COORDINATOR_PEER,
+    DurableEnded,
+    Event,
+    FindHome,
+    HomeFound,
+    Instruction,
+    MoveClients,
+    Received,
+    Tick,
+)
+from tests.unit.edge import START_MS, Edge
 from tests.unit.test_valid_disk import OTHER, Bench
 
 
@@ -24,9 +35,16 @@ def live_here(edge: Edge, connection: int, client_id: str = "lab") -> None:
     edge.drain()
 
 
-def served() -> tuple[Bench, int]:
+class Unticked(Bench):
+    """A connection point that has not had its first tick."""
+
+    def feed(self, event: Event) -> list[Instruction]:
+        return [] if event == Tick(START_MS) else super().feed(event)
+
+
+def served(bench: Bench | None = None) -> tuple[Bench, int]:
     """Return a connection point, and the connection of a durable session that was sent the positions 1 to 3."""
-    bench = Bench()
+    bench = bench or Bench()
     connection = greet(bench)
     live_here(bench, connection)
     bench.sync()
@@ -120,3 +138,15 @@ def test_no_session_comes_to_where_all_are_about_to_go_and_other_clients_do() ->
     assert not [one for one in bench.to_peers() if isinstance(one[1], FindHome)]
     assert bench.login("not durable") not in bench.closed
     assert bench.machine.gauges()["durable_sessions"] == 1
+
+
+def test_who_leaves_before_the_first_tick_is_expected_back_for_the_whole_time() -> None:
+    bench, connection = served(Unticked())
+    bench.close(connection)
+    expires_ms = 1000 * Config().durable.expires_s
+    up_ms = 5 * expires_ms  # what the machine's clock shows says nothing of the session
+    for now_ms in (up_ms, up_ms + expires_ms):
+        bench.feed(Tick(now_ms))
+        assert bench.machine.gauges()["durable_sessions"] == 1
+    bench.feed(Tick(up_ms + expires_ms + 1000))
+    assert bench.machine.gauges()["durable_sessions"] == 0
