@@ -1,11 +1,14 @@
 """Bringing back slices that have died, as the coordinator sees it: what is said to whom, who has to answer.
 
     STARTING     another incarnation of each is started, until all have joined; the others go on as well as they can
-    CONNECTING   the view with them on disk, then Recover to all, until all are Installed
+    CONNECTING   the view with them on disk, then Recover to all, those that leave as well, until all are Installed
     REBUILDING   Rebuild to the connection points, and to exit points that write an output, until all say Rebuilt
 
 Then Resume to the connection points, and it is over. A further death begins it anew, with a higher epoch; every step
 may be repeated. A start that fails is tried again, ever more seldom; `troubles` says why it waits.
+
+Who leaves is waited for: the view change that let it go was cut off, so Recover alone tells it to go, and no later
+life of the coordinator says it again.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Recovery:
     replaced: who has died since every role last served one view, with the last incarnation that has.
     troubles: why they are not back, by slot.
     writes:   exit points write an output. What is written already must not be written again, by whichever of them: so
-              nobody looks before all of them, those that leave as well, have heard Recover and write no more.
+              nobody looks before all of them have heard Recover and write no more.
     retries:  when to start a slot again, and how long it was waited for.
     """
 
@@ -87,8 +90,7 @@ class Recovery:
         self.view = view
         told = list(told)
         self.troubles.clear()
-        leaving = [peer for peer in told if self.writes and peer.layer == EXIT_POINT]
-        self._enter(Phase.CONNECTING, [*(member.peer for member in view.members), *leaving])
+        self._enter(Phase.CONNECTING, told)
         message = Recover(view.epoch, list(view.members), view.owners, self.names())
         return [Send(peer, message) for peer in sorted(told)]
 

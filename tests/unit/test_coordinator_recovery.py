@@ -448,6 +448,9 @@ def test_a_leaver_is_told_of_a_recovery_too_and_goes_when_it_has_left() -> None:
     assert check.member(M1) is None
     for peer in (AP, CP, EP, M0):
         control.say(peer, Installed(check.epoch))
+    assert not control.sent(Rebuild), "no later life would tell the leaver to go: it must have heard of it"
+    control.say(M1, Installed(check.epoch))
+    assert control.sent(Rebuild) == [CP]
     control.say(CP, Rebuilt(check.epoch))
     assert M1 in control.running, "it owes something"
     control.say(M1, Left())

@@ -29,6 +29,7 @@ M0, M1 = Peer(MATCHER, 0), Peer(MATCHER, 1)
 AP0, AP1 = Peer(ACCESS_POINT, 0), Peer(ACCESS_POINT, 1)
 CP0, CP1 = Peer(CONNECTION_POINT, 0), Peer(CONNECTION_POINT, 1)
 VIEW = view(5, connection_points=(0, 1), matchers=(0, 1))
+PEERS = [member.peer for member in VIEW.members]
 
 
 # Phases -----------------------------------------------------------------------------------------------------------
@@ -42,12 +43,11 @@ def begun(*dead: Peer) -> Recovery:
 
 def test_it_goes_through_its_phases_as_the_last_answer_comes() -> None:
     recovery = begun(M1)
-    peers = [member.peer for member in VIEW.members]
-    assert recovery.connect(VIEW, reversed(peers)) == [
-        Send(peer, Recover(5, list(VIEW.members), VIEW.owners, [tuple(M1)])) for peer in peers
+    assert recovery.connect(VIEW, reversed(PEERS)) == [
+        Send(peer, Recover(5, list(VIEW.members), VIEW.owners, [tuple(M1)])) for peer in PEERS
     ]
     assert recovery.phase is Phase.CONNECTING
-    assert [recovery.answered(peer, Installed(5)) for peer in peers] == [False] * 5 + [True]
+    assert [recovery.answered(peer, Installed(5)) for peer in PEERS] == [False] * 5 + [True]
     assert recovery.rebuild() == [Send(peer, Rebuild(5, [tuple(M1)])) for peer in (CP0, CP1)]
     assert recovery.waiting == {CP0, CP1}
     assert [recovery.answered(peer, Rebuilt(5)) for peer in (CP0, CP0, CP1)] == [False, False, True]
@@ -56,7 +56,7 @@ def test_it_goes_through_its_phases_as_the_last_answer_comes() -> None:
 def test_answers_of_another_phase_view_or_role_are_no_answers() -> None:
     recovery = begun(M1)
     assert not recovery.answered(M1, Installed(5)), "nothing was asked for"
-    recovery.connect(VIEW, [])
+    recovery.connect(VIEW, PEERS)
     for peer in recovery.waiting - {M0}:
         recovery.answered(peer, Installed(5))
     assert not recovery.answered(M0, Installed(4))
@@ -68,7 +68,7 @@ def test_answers_of_another_phase_view_or_role_are_no_answers() -> None:
 
 def test_a_further_death_keeps_the_first_one() -> None:
     recovery = begun(M1)
-    recovery.connect(VIEW, [])
+    recovery.connect(VIEW, PEERS)
     recovery.died({CP0: 4})
     assert (recovery.phase, recovery.view, recovery.waiting) == (Phase.STARTING, None, set())
     assert recovery.names() == [tuple(CP0), tuple(M1)]
@@ -104,18 +104,18 @@ def test_each_slot_waits_for_itself_and_troubles_end_when_all_are_back() -> None
     assert recovery.due() == [M0]
     recovery.now_ms += RETRY_MS
     assert recovery.due() == [M1]
-    recovery.connect(VIEW, [])
+    recovery.connect(VIEW, PEERS)
     assert recovery.troubles == {}
 
 
 def test_durations_are_of_phases_whatever_happens_in_between() -> None:
     recovery = begun(M1)
     recovery.now_ms = 1_100
-    recovery.connect(VIEW, [])
+    recovery.connect(VIEW, PEERS)
     recovery.now_ms = 1_300
     recovery.died({M0: 4})
     recovery.now_ms = 1_600
-    recovery.connect(VIEW, [])
+    recovery.connect(VIEW, PEERS)
     recovery.now_ms = 2_000
     recovery.rebuild()
     recovery.now_ms = 2_500
