@@ -86,7 +86,7 @@ async def start_coordinator(
     """
     interval_ms = 1000 if config is None else config.metrics.interval_ms
     measures = Measures(COORDINATOR, interval_ms)
-    shell = Shell(Identity(COORDINATOR, 0, incarnation), secret, failed=failed, measures=measures)
+    shell = Shell(Identity(COORDINATOR, 0, incarnation), secret, failed=failed, measures=measures, turn_ns=None)
     address = host, await shell.listen(host, port)
     try:
         shell.supervisor = supervisor(shell, address)

@@ -173,6 +173,16 @@ class LaneProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def pause(self) -> None:
+        """Leave what the peer sends in the kernel, whose window then stops it."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take what it sends again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def write(self, pieces: list[bytes]) -> None:
         """Write lane frames as `Lane.poll` gives them."""
         assert self._transport is not None, "written before the connection"
