@@ -196,6 +196,7 @@ class ConnectionPoint:
     def _end_round(self) -> None:
         if self._changes.rebuilding is not None:
             self._changes.send_again()
+        self._changes.remove_left()
         self._turns.next_round()
         if self._publishing.gathered:
             self._publishing.send_all()

@@ -1,12 +1,17 @@
 """Changes of subscriptions between the clients and the matchers: their numbers, and which are not answered.
 
+What clients that have gone had is removed a little at a time: ten of them, with ten thousand subscriptions each, may go
+at once, and nobody is to be busy with that alone for a second.
+
 In a recovery they are sent again: first the subscriptions that a new matcher lacks and the changes that are not
 answered, a little at a time (`rebuilding.py`); what clients that left meanwhile had is removed after it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from cluster.messages import (
     ACCESS_POINT,
@@ -14,6 +19,7 @@ from cluster.messages import (
     NUMBER_BITS,
     Again,
     ChangeSubscriptions,
+    ClientKey,
     Peer,
     Rebuilt,
     Renew,
@@ -33,6 +39,11 @@ CHANGES_UNDERWAY = 1024
 CHANGE_BYTES_UNDERWAY = 128 << 10
 """Changes, and bytes of normal forms, that may await the matchers' answer; one change may go over it. A matcher takes
 about 30 ms for a normal form at the limit of 1,024 conjunctions, which all others wait for."""
+REMOVALS_UNDERWAY = 500
+"""Of them, those for clients that have gone: the rest is for the requests of those who are there. A matcher takes some
+five milliseconds for so many."""
+MESSAGE_CHANGES = 500
+"""At most in one message; a matcher takes some ten milliseconds for them, unless their filters are large."""
 
 
 class Changes:
@@ -40,7 +51,9 @@ class Changes:
 
     underway:   by number, what the matchers have not answered; `_bytes` of normal forms in all.
     rebuilding: what is sent again in a recovery, until all of it is answered.
-    _unsent:    removals for clients that have gone since the recovery began.
+    _left:      the keys of sessions that are no more, each with what it held that is still to be removed.
+    _removals:  what was sent for those and is not answered.
+    _unsent:    what came up since the recovery began.
     """
 
     def __init__(self, shared: Shared, incarnation: int, publishing: Publishing) -> None:
@@ -49,6 +62,8 @@ class Changes:
         self._next = incarnation << NUMBER_BITS
         self.underway: dict[int, Change] = {}
         self._bytes = 0
+        self._left: deque[tuple[ClientKey, Iterator[int]]] = deque()
+        self._removals: set[int] = set()
         self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []
         self.rebuilding: Rebuilding | None = None
 
@@ -56,6 +71,11 @@ class Changes:
     def full(self) -> bool:
         """Whether no more are to come until some are answered."""
         return len(self.underway) >= CHANGES_UNDERWAY or self._bytes >= CHANGE_BYTES_UNDERWAY
+
+    @property
+    def settled(self) -> bool:
+        """Whether the matchers have answered everything, and know of all who are gone."""
+        return not self.underway and not self._left
 
     def number(self) -> int:
         """Return the number of the next change; above those of any incarnation before."""
@@ -81,6 +101,7 @@ class Changes:
         for number in numbers:
             if self.rebuilding is not None:
                 self.rebuilding.answered(number)
+            self._removals.discard(number)
             change = self.underway.pop(number, None)
             if change is None:
                 continue  # answered before, and sent again in a recovery
@@ -90,12 +111,27 @@ class Changes:
 
     def close_all(self, session: Session) -> None:
         """The session is no more: the matchers are to forget what it holds, and nobody waits for their answer."""
-        changes = [
-            self.note(session.key & SESSION_MASK, None, None, subscription_id(session.key, number), None)
-            for number in sorted(session.subscriptions)
-        ]
-        if changes:
-            self.send(session.access_point, changes)
+        if session.subscriptions:
+            self._left.append((session.key, iter(sorted(session.subscriptions))))
+            self.remove_left()
+
+    def remove_left(self) -> None:
+        """Have the matchers forget some of what is nobody's any more; more of it once they have answered."""
+        shared = self._shared
+        if shared.recovering:
+            return
+        while self._left and (room := REMOVALS_UNDERWAY - len(self._removals)) > 0:
+            key, numbers = self._left[0]
+            changes = [
+                self.note(key & SESSION_MASK, None, None, subscription_id(key, number), None)
+                for number in islice(numbers, room)
+            ]
+            if len(changes) < room:
+                self._left.popleft()
+            if changes:
+                assert shared.view is not None, "a session before a view"
+                self._removals.update(change.change for change in changes)
+                self.send(Peer(ACCESS_POINT, access_point_of(shared.view, key)), changes)
 
     def send(self, access_point: Peer, changes: list[SubscriptionChange]) -> None:
         """Have the matchers told, behind what was published before."""
@@ -103,7 +139,9 @@ class Changes:
             self._unsent.append((access_point, changes))
             return
         self._publishing.send(access_point)
-        self._shared.out.append(Send(access_point, ChangeSubscriptions(changes)))
+        for first in range(0, len(changes), MESSAGE_CHANGES):
+            message = ChangeSubscriptions(changes[first : first + MESSAGE_CHANGES])
+            self._shared.out.append(Send(access_point, message))
 
     # Recovery -----------------------------------------------------------------------------------------------------
 
@@ -169,3 +207,4 @@ class Changes:
         unsent, self._unsent = self._unsent, []
         for access_point, changes in unsent:
             self.send(access_point, changes)
+        self.remove_left()

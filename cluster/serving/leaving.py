@@ -83,7 +83,7 @@ class Leaving:
         if self.moving is None or self._stays:
             return
         self.handing.begin(self.moving)  # one may have come here in the meantime
-        if not self._shared.sessions and not self._changes.underway:
+        if not self._shared.sessions and self._changes.settled:
             if not self._validity.leave() or not self.handing.forgotten:
                 return  # what is valid here is on its way to another connection point, or the disk has not followed
             self._shared.out.append(Send(COORDINATOR_PEER, Emptied(self._asked)))

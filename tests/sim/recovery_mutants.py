@@ -115,10 +115,7 @@ def leaver_not_removed(replace: Replace) -> None:
     original = ConnectionPoint._go_on
 
     def go_on(self: ConnectionPoint, epoch: int) -> None:
-        for _, changes in self._changes._unsent:
-            for change in changes:
-                self._changes.underway.pop(change.change, None)
-        self._changes._unsent.clear()
+        self._changes._left.clear()
         original(self, epoch)
 
     replace(ConnectionPoint, "_go_on", go_on)

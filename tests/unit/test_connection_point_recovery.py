@@ -360,7 +360,7 @@ def test_a_rebuild_sends_what_is_there_when_its_turn_comes(monkeypatch: pytest.M
     assert not edge.machine._changes.underway
 
 
-def test_a_client_that_leaves_before_the_rebuild_is_removed_by_it() -> None:
+def test_a_client_that_leaves_before_the_rebuild_is_removed_after_it() -> None:
     edge = Edge()
     leaves = edge.login("leaves")
     edge.subscribe(leaves, 0)
@@ -370,10 +370,12 @@ def test_a_client_that_leaves_before_the_rebuild_is_removed_by_it() -> None:
     edge.close(leaves)
     assert [type(message).__name__ for _, message in edge.to_peers()] == ["SessionClosed"]
     tell(edge, Rebuild(2, [(MATCHER, 0)]))
+    assert changes_of(edge) == [], "others are waited for, and it is not"
+    resume(edge)
     ((_, (removal,)),) = changes_of(edge)
     assert removal.normal_form is None
     answer(edge, removal.change)
-    resume(edge)
+    edge.drain()
     assert changes_of(edge) == [], "once"
 
 
