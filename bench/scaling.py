@@ -16,12 +16,15 @@ before: `--seconds-before` until the request to scale. during: until the coordin
 longest_gap_ms: the longest time without any delivery, while at least one was due, that overlaps the change.
 lost, doubled, out_of_order, oracle_differences: of all that was delivered, also to the subscriptions that came and went
         (bench/scaling_oracle.py). They must be 0; if not, or if the change was not done, the exit status is 1.
+trouble: what else went wrong, in words, such as a slice that was taken for dead, be it after the load, when all clients
+        leave at once; then the exit status is 1 as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
 import sys
@@ -90,7 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     drawn: list[tuple[str, Deliveries, Observed, list[Span]]] = []
     for strategy in strategies:
-        traffic, seen = asyncio.run(drive(options, material, options.start, [change], strategy))
+        with contextlib.redirect_stdout(sys.stderr):  # Ray tells there of a process that was ended
+            traffic, seen = asyncio.run(drive(options, material, options.start, [change], strategy))
         rows += all_figures(options, material, traffic, seen, strategy)
         laid = spans(seen[0].requested, seen[0].done, seen[0].steps)
         drawn.append((strategy, deliveries(traffic), seen[0], laid))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import copy
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +63,8 @@ def run(options: argparse.Namespace, strategy: str) -> int:
         own = copy.copy(options)
         own.subscriptions = subscriptions
         material = make_material(own)
-        traffic, seen = asyncio.run(drive(own, material, START, CHANGES, strategy))
+        with contextlib.redirect_stdout(sys.stderr):  # Ray tells there of a process that was ended
+            traffic, seen = asyncio.run(drive(own, material, START, CHANGES, strategy))
         rows += all_figures(own, material, traffic, seen, strategy)
         if options.json:
             for row in rows[-len(seen) :]:

@@ -226,6 +226,8 @@ async def drive(
     from cluster.config import ClientLimits, ClientPort, Config, Layers, RaySettings
 
     each = -(-options.subscriptions // options.clients)
+    seen: list[Observed] = []
+    traffic: Traffic | None = None
     with tempfile.TemporaryDirectory(prefix="kittiwake-bench-") as directory:
         config = Config(
             name="bench",
@@ -235,23 +237,52 @@ async def drive(
             layers=Layers(**start),
             ray=RaySettings(spares=options.spares),
         )
-        async with launch(config, fresh=True) as broker:
-            generators = Generators(options, material, broker.endpoints)
-            try:
-                subscribe_s = await generators.load()
-                begin = await generators.begin()
-                seen: list[Observed] = []
-                await asyncio.sleep(begin + SETTLE_S - time.monotonic())
-                for change in changes:
-                    observed = Observed(change, begin=time.monotonic())
-                    seen.append(observed)
-                    await wait_before(broker, generators, observed, options.seconds_before)
-                    await carry_out(broker, observed, strategy, options.timeout)
-                    await asyncio.sleep(max(options.seconds_after, HEARTBEAT_S))
-                    observed.end = time.monotonic()
-                    _note_parked(observed, await broker.admin.status())
-                    if observed.operation["state"] != "done":
-                        break
-                return await generators.finish(begin, subscribe_s), seen
-            finally:
-                generators.close()
+        try:
+            async with launch(config, fresh=True) as broker:
+                generators = Generators(options, material, broker.endpoints)
+                try:
+                    subscribe_s = await generators.load()
+                    begin = await generators.begin()
+                    await asyncio.sleep(begin + SETTLE_S - time.monotonic())
+                    for change in changes:
+                        observed = Observed(change, begin=time.monotonic())
+                        seen.append(observed)
+                        await wait_before(broker, generators, observed, options.seconds_before)
+                        await carry_out(broker, observed, strategy, options.timeout)
+                        await asyncio.sleep(max(options.seconds_after, HEARTBEAT_S))
+                        observed.end = time.monotonic()
+                        _note_parked(observed, await broker.admin.status())
+                        if observed.operation["state"] != "done":
+                            break
+                    traffic = await generators.finish(begin, subscribe_s)
+                finally:
+                    await asyncio.to_thread(generators.close)
+                # All subscriptions go at once: that, too, is to be borne.
+                traffic.trouble += afterwards(await removed(broker))
+        except Exception as error:
+            if traffic is None:
+                raise
+            traffic.trouble.append(f"after the load: {type(error).__name__}: {error}")
+        return traffic, seen
+
+
+async def removed(broker: Any) -> dict[str, Any]:
+    """Wait until nobody holds a subscription any more, at most LAST_S; return the coordinator's status then."""
+    deadline = time.monotonic() + load.LAST_S
+    while True:
+        status: dict[str, Any] = await broker.admin.status()
+        if (not held(status) and status["recovery"] is None) or time.monotonic() > deadline:
+            return status
+        await asyncio.sleep(WATCH_S)
+
+
+def held(status: dict[str, Any]) -> int:
+    """Return how many subscriptions the slices hold, each counted by all who do."""
+    return sum((row.get("counters") or {}).get("subscriptions", 0) for row in status["members"])
+
+
+def afterwards(status: dict[str, Any]) -> list[str]:
+    """Return in words what is wrong when all clients have gone. Nobody here has ended a slice."""
+    recoveries = [*status["recoveries"], *filter(None, [status["recovery"]])]
+    wrong = [f"taken for dead: {', '.join(recovery['replaced'])}" for recovery in recoveries]
+    return [*wrong, *([f"{count} subscriptions are left"] if (count := held(status)) else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from array import array
 from pathlib import Path
@@ -16,7 +17,7 @@ from bench.load import Log
 from bench.scaling_figures import Span
 from bench.scaling_load import Lives
 from bench.scaling_oracle import Arrived, Churned, Expected, Verdict
-from bench.scaling_run import Change, Observed, Traffic, steps_over
+from bench.scaling_run import Change, Observed, Traffic, afterwards, steps_over
 from cluster import parse
 
 PUBLISHERS = 3
@@ -406,6 +407,36 @@ def test_figures_have_the_keys_of_the_specification(figures: dict[str, Any]) -> 
 )
 def test_what_counts_as_failed(figures: dict[str, Any], name: str, value: Any) -> None:
     assert scaling_report.failed(figures | {name: value})
+
+
+def test_what_is_wrong_when_all_clients_have_gone_is_said() -> None:
+    members = [{"counters": {"subscriptions": 0}}, {"counters": None}, {}]
+    status: dict[str, Any] = {"members": members, "recoveries": [], "recovery": None}
+    assert afterwards(status) == []
+    status["recoveries"] = [{"replaced": ["matcher 0", "matcher 1"]}]
+    status["recovery"] = {"replaced": ["matcher 0"]}
+    members[0] = {"counters": {"subscriptions": 7}}
+    wrong = ["taken for dead: matcher 0, matcher 1", "taken for dead: matcher 0", "7 subscriptions are left"]
+    assert afterwards(status) == wrong
+
+
+def test_what_others_print_is_not_among_the_json(
+    figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray does, where a process is ended: who reads the result would find none."""
+
+    async def drive(*arguments: Any) -> tuple[None, list[Observed]]:
+        print("a worker died")
+        return None, [Observed(Change("matchers 1->3"), 0.0)]
+
+    monkeypatch.setattr(scaling, "drive", drive)
+    monkeypatch.setattr(scaling, "make_material", lambda options: None)
+    monkeypatch.setattr(scaling, "all_figures", lambda *arguments: [figures])
+    monkeypatch.setattr(scaling, "deliveries", lambda traffic: None)
+    assert scaling.main(["--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == json.loads(json.dumps(figures))
+    assert "a worker died" in err
 
 
 def test_tables_show_the_figures(figures: dict[str, Any]) -> None:
