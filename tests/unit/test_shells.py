@@ -285,13 +285,15 @@ async def test_a_client_that_reads_nothing_is_not_read_either() -> None:
     flow = Flow(flight_bytes=1 << 16)
     async with sockets(flow=flow) as cluster:
         host, _, port = cluster.doors[0].removeprefix("kittiwake://").rpartition(":")
+        shell = cluster.shells[Peer(CONNECTION_POINT, 0)]
+        while shell._client_server is None or not shell._client_server.is_serving():
+            await asyncio.sleep(0.001)  # the coordinator serves before the connection point has heard of it
         reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
         writer.write(encode_frame(Hello(VERSION, "deaf", 1, 10)))
         requests = 60_000
         asked = asyncio.create_task(
             _ask(writer, requests, lambda number: encode_frame(Subscribe(number, 0, "(" + "x" * 40, "block")))
         )
-        shell = cluster.shells[Peer(CONNECTION_POINT, 0)]
         machine: Any = cluster.roles[Peer(CONNECTION_POINT, 0)].machine
         while not any(one.full_ms is not None for one in machine._shared.connections.values()):
             await asyncio.sleep(0.01)
