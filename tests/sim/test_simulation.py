@@ -12,6 +12,8 @@ from tests.sim.run import play
 
 SEEDS = 300
 BLOCKS = 10
+OTHER_SEEDS = 10
+"""Of each scenario about one thing, beside the SEEDS of them mixed; `python -m tests.sim --scenario` plays more."""
 OTHERS = (
     *("still", "matchers", "exit_points", "access_points", "connection_points", "coordinator"),
     *(
@@ -38,7 +40,7 @@ def test_no_promise_is_broken(block: int) -> None:
 
 @pytest.mark.parametrize("scenario", OTHERS)
 def test_no_promise_is_broken_by(scenario: str) -> None:
-    for seed in range(25):
+    for seed in range(OTHER_SEEDS):
         outcome = play(seed, scenario)
         assert outcome.failure is None, f"{outcome.story}\n{scenario}, seed {seed}: {outcome.failure}"
 
