@@ -198,6 +198,7 @@ class Coordinator:
                 self._steps.go_on()
             case Left():
                 self._leavers.left(peer)
+                self._steps.left(peer)
                 self._steps.go_on()
             case Failed():
                 self._steps.failed(peer, message)

@@ -137,10 +137,11 @@ class Transition:
         self._finish_if_done()
         return out
 
-    def without(self, peer: Peer) -> None:
-        """A role is gone while the change is being aborted: its answer will not come."""
-        self.waiting.discard(peer)
-        self._finish_if_done()
+    def without(self, peer: Peer) -> Phase | None:
+        """A role has no part in it any more: it has left, or is gone while the change is being aborted. Return the
+        phase that has ended with that, None if others are waited for, or nobody was."""
+        self.peers = tuple(one for one in self.peers if one != peer)
+        return self._heard(peer) if peer in self.waiting else None
 
     def answered(self, peer: Peer, message: Message) -> Phase | None:
         """Take an answer; return the phase that has ended with it, None while others are waited for."""
@@ -149,6 +150,9 @@ class Transition:
         if isinstance(message, Ready) and peer in self.waiting:
             self.entries += message.entries
             self.bytes += message.bytes
+        return self._heard(peer)
+
+    def _heard(self, peer: Peer) -> Phase | None:
         self.waiting.discard(peer)
         if self.waiting:
             return None

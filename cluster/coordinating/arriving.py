@@ -141,7 +141,7 @@ class Arriving:
         peers = tuple(
             peer
             for peer, report in sorted(shared.reports.items())
-            if report.join is not None and (undecided or shared.in_view(peer))
+            if report.join is not None and not report.left and (undecided or shared.in_view(peer))
         )
         self._roster.let_in(view.connection_points)
         self._steps.take_up(peers, "the coordinator was started anew")

@@ -135,7 +135,19 @@ class Steps:
         if transition is None:
             return
         transition.now_ms = shared.now_ms
-        match transition.answered(peer, message):
+        self._ended(transition, transition.answered(peer, message))
+
+    def left(self, peer: Peer) -> None:
+        """A slice owes nothing any more, and has no part in what follows. One that had left an earlier view may be
+        among those with whom a later life of the coordinator goes on."""
+        transition = self._shared.transition
+        if transition is not None:
+            transition.now_ms = self._shared.now_ms
+            self._ended(transition, transition.without(peer))
+
+    def _ended(self, transition: Transition, phase: Phase | None) -> None:
+        shared = self._shared
+        match phase:
             case Phase.PREPARING:
                 shared.out += transition.copy()
             case Phase.COPYING:
@@ -247,9 +259,7 @@ class Steps:
         lost = [peer for peer in transition.peers if peer in shared.reports and shared.lost(shared.reports[peer])]
         if transition.phase is Phase.ABORTING:
             for peer in lost:
-                transition.without(peer)
-            if transition.over:
-                self._over(transition)
+                self._ended(transition, transition.without(peer))
         elif not transition.decided:
             limit_ms = shared.settings.prepare_timeout_ms
             if lost:

@@ -578,6 +578,38 @@ def test_a_new_life_brings_to_its_end_what_was_decided() -> None:
         assert again.operation()["state"] == "done"
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["while it waits for others", "when it goes on"])
+def test_a_new_life_does_not_wait_for_who_had_left_an_earlier_view(late: bool) -> None:
+    """Such a one knows nothing of the view change that was decided without it, and answers nothing."""
+    gone = Peer(ACCESS_POINT, 1)
+    control = Control(layers(access_points=2)).serve()
+    control.ask("scale", access_points=1)
+    while not control.sent(Retire):
+        control.answer()
+    control.silent.add(gone)
+    control.settle()
+    control.say(gone, Settled(2))
+    control.take()
+    control.ask("scale", matchers=2, strategy="all_at_once")
+    while not control.sent(Commit):
+        control.answer()
+    again = control.restart()
+    again.silent.add(gone)
+    for peer in [gone, *(peer for peer in sorted(again.running) if peer != gone)]:
+        again.join(peer)
+        if peer == gone and not late:
+            again.say(gone, Left())
+    assert again.sent(Commit) == [AP, *([gone] if late else []), CP, EP, M0, M1]
+    again.settle()
+    if late:
+        assert again.operation()["state"] == "running", "it may owe something still"
+        again.say(gone, Left())
+        again.settle()
+    assert again.operation()["state"] == "done"
+    assert (again.slots(), again.slots(ACCESS_POINT)) == ([0, 1], [0])
+    assert sorted(again.running) == [AP, CP, EP, M0, M1]
+
+
 def test_a_new_life_goes_on_with_the_waves() -> None:
     control = Control(layers()).serve()
     control.ask("scale", matchers=4)

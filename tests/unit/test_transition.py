@@ -125,10 +125,20 @@ def test_an_abort_does_not_wait_for_those_that_are_lost_in_it() -> None:
     machine.start()
     machine.abort("no reason", [])
     assert answer(machine, PEERS[:4], Settled(5)) is None
-    machine.without(MATCHERS[1])
+    assert machine.without(MATCHERS[1]) is None
     assert not machine.over
-    machine.without(MATCHERS[2])
+    assert machine.without(MATCHERS[2]) is Phase.ABORTING
     assert machine.over
+
+
+def test_who_has_left_has_no_part_in_what_follows() -> None:
+    machine = transition()
+    machine.commit()
+    assert answer(machine, PEERS[1:], Ended(5)) is None
+    assert machine.without(PEERS[1]) is None, "it was not waited for"
+    assert machine.without(PEERS[0]) is Phase.SWITCHING
+    peers, message = told(machine.retire())
+    assert (peers, message) == (list(PEERS[2:]), Retire(5))
 
 
 def test_an_abort_with_nobody_left_is_over() -> None:
