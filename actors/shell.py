@@ -21,7 +21,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from actors.node import busy_cores
-from actors.transport import Identity, LaneProtocol
+from actors.transport import Identity, LaneProtocol, Reading
 from cluster.channel import Lane
 from cluster.codec import decode_message, encode_message
 from cluster.measures import Backlog, Measures
@@ -656,7 +656,7 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-class ClientProtocol(asyncio.BufferedProtocol):
+class ClientProtocol(Reading, asyncio.BufferedProtocol):
     """One client's socket. All share one buffer, as each read is handed on before the next."""
 
     def __init__(self, shell: Shell) -> None:
@@ -694,16 +694,6 @@ class ClientProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._shell.client_full(self, False)
-
-    def pause(self) -> None:
-        """Leave what the client sends in the kernel, whose window then stops it."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Take what it sends again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def write(self, data: list[bytes]) -> None:
         """Write the pieces in order."""

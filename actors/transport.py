@@ -98,7 +98,23 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-class LaneProtocol(asyncio.Protocol):
+class Reading:
+    """The side of a socket that reads, of a protocol that has a transport or None."""
+
+    _transport: asyncio.Transport | None
+
+    def pause(self) -> None:
+        """Leave what the other end sends in the kernel, whose window then stops it."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take what it sends again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+class LaneProtocol(Reading, asyncio.Protocol):
     """One TCP connection of a lane, either end.
 
     up:     called once the handshake is done, with the peer's identity and what it has received; returns what we
@@ -172,16 +188,6 @@ class LaneProtocol(asyncio.Protocol):
         """Close after what was written has gone out."""
         if self._transport is not None:
             self._transport.close()
-
-    def pause(self) -> None:
-        """Leave what the peer sends in the kernel, whose window then stops it."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Take what it sends again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def write(self, pieces: list[bytes]) -> None:
         """Write lane frames as `Lane.poll` gives them."""
