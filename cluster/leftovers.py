@@ -49,28 +49,32 @@ class Leftovers:
         """These key groups are in the way, and no others."""
         self._in_the_way = self._groups.keys() & groups
 
-    def discard(self, subscription: int) -> None:
-        """It is somebody's again, or not there any more; it may not be one of these."""
-        if self._size:
-            self._discard(key_group(subscription), subscription)
-
-    def take(self, most: int) -> list[int]:
-        """Take some out, those in the way first; return them."""
-        taken: list[int] = []
-        while len(taken) < most and self._size:
-            group = next(iter(self._in_the_way or self._groups))
-            some = list(islice(self._groups[group], most - len(taken)))
-            for subscription in some:
-                self._discard(group, subscription)
-            taken += some
-        return taken
-
-    def _discard(self, group: int, subscription: int) -> None:
+    def discard(self, group: int, subscription: int) -> None:
+        """It, of this key group, is somebody's again, or not there any more; it may not be one of these."""
         known = self._groups.get(group)
         if known is None or subscription not in known:
             return
         del known[subscription]
         self._size -= 1
         if not known:
-            del self._groups[group]
-            self._in_the_way.discard(group)
+            self._empty(group)
+
+    def take(self, most: int) -> dict[int, list[int]]:
+        """Take some out, those in the way first; return them by key group."""
+        taken: dict[int, list[int]] = {}
+        while most > 0 and self._size:
+            group = next(iter(self._in_the_way or self._groups))
+            known = self._groups[group]
+            some = taken[group] = list(islice(known, most))
+            if len(some) == len(known):
+                self._empty(group)
+            else:
+                for subscription in some:
+                    del known[subscription]
+            self._size -= len(some)
+            most -= len(some)
+        return taken
+
+    def _empty(self, group: int) -> None:
+        del self._groups[group]
+        self._in_the_way.discard(group)

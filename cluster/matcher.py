@@ -76,7 +76,7 @@ from cluster.messages import (
 )
 from cluster.moving import Moving
 from cluster.routing import teller_of
-from cluster.table import Row, Table
+from cluster.table import Table
 from cluster.view import View, key_group, view_of
 
 if TYPE_CHECKING:
@@ -182,44 +182,46 @@ class Matcher:
     def _apply_changes(self, access_point: Peer, message: ApplyChanges) -> None:
         for change in message.changes:
             # An access point that has not heard of a view's end yet still tells its former owner.
-            if self._owns(change.subscription):
-                self._apply(change)
+            group = key_group(change.subscription)
+            if self._owns(group):
+                self._apply(change, group)
                 if self._moving is not None:
-                    sent_on = self._moving.changed(access_point.slot, change)
+                    sent_on = self._moving.changed(access_point.slot, change, group)
                     if sent_on is not None:
                         self._out.append(sent_on)
         self.counters["changes"] += len(message.changes)
         answer: Message = Applied(message.connection_point, [change.change for change in message.changes])
         self._out.append(Send(access_point, answer))
 
-    def _owns(self, subscription: int) -> bool:
-        """Tell whether the subscription is this matcher's in the present view or in the next."""
+    def _owns(self, group: int) -> bool:
+        """Tell whether the key group is this matcher's in the present view or in the next."""
         assert self._view is not None, "a subscription before a view"
-        group = key_group(subscription)
         return self._view.owner_of_group(group) == self._slot or (
             self._moving is not None and self._moving.after.owner_of_group(group) == self._slot
         )
 
-    def _apply(self, change: SubscriptionChange) -> None:
-        """Put a change into effect unless a newer one of its subscription was here before it."""
+    def _apply(self, change: SubscriptionChange, group: int) -> None:
+        """Put a change into effect unless a newer one of its subscription, of this key group, was here before it."""
         subscription = change.subscription
-        row = None if subscription in self._leftovers else self.table.row(subscription)
-        known = row.version if row is not None else self._removed.get(subscription, -1)
+        present = self.table.rows_of(group).get(subscription)
+        if present is not None and subscription in self._leftovers.of(group):
+            present = None
+        known = present.change if present is not None else self._removed.get(subscription, -1)
         if change.change <= known:
             return
-        self._leftovers.discard(subscription)
+        self._leftovers.discard(group, subscription)
         if change.normal_form is None:
-            self._take_out(subscription)
+            self._take_out(group, subscription)
             if self._moving is not None:
                 self._removed[subscription] = change.change
         else:
             client = subscription >> SUBSCRIPTION_BITS
             self.index.add_encoded(subscription, change.normal_form, client)
-            self.table.put(subscription, Row(change.change, change.normal_form))
+            self.table.put(group, change)
             self._removed.pop(subscription, None)
 
-    def _take_out(self, subscription: int) -> None:
-        if self.table.remove(subscription) is not None:
+    def _take_out(self, group: int, subscription: int) -> None:
+        if self.table.remove(group, subscription):
             self.index.remove(subscription)
 
     # A view change -----------------------------------------------------------------------------------------------
@@ -241,10 +243,12 @@ class Matcher:
 
     def _sweep(self, most: int) -> int:
         """Take out some of what is nobody's; return how many."""
-        taken = self._leftovers.take(most)
-        for subscription in taken:
-            self._take_out(subscription)
-        return len(taken)
+        taken = 0
+        for group, subscriptions in self._leftovers.take(most).items():
+            for subscription in subscriptions:
+                self._take_out(group, subscription)
+            taken += len(subscriptions)
+        return taken
 
     def _look_out(self) -> None:
         """See which leftovers are in the way: those in groups of this matcher, in the present view or the next."""

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from cluster.assignment import moved_groups
-from cluster.columns import U16, U32, U64
+from cluster.columns import U16, U32, U64, Column
 from cluster.leftovers import Leftovers
 from cluster.messages import (
     COORDINATOR_PEER,
@@ -40,7 +40,7 @@ from cluster.messages import (
     SubscriptionChange,
 )
 from cluster.table import Table
-from cluster.view import View, key_group, key_groups
+from cluster.view import View, key_groups
 
 STEP_US = 2000
 """What one step may cost, in about microseconds of one core, so that a publication waits no longer than 3 ms."""
@@ -65,9 +65,13 @@ class Tally:
     digest: int = 0
 
 
-def _count(tallies: dict[int, Tally], entries: list[SubscriptionChange]) -> None:
+def _groups_of(entries: list[SubscriptionChange]) -> Column:
+    """Return the key group of each entry."""
+    return key_groups(np.array([entry.subscription for entry in entries], U64))
+
+
+def _count(tallies: dict[int, Tally], entries: list[SubscriptionChange], groups: Column) -> None:
     """Count what one message holds. Its entries of a group that follow one another have one digest, at both ends."""
-    groups = key_groups(np.array([entry.subscription for entry in entries], U64))
     ends = [*(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(entries)]
     first = 0
     for group, end in zip(groups[[end - 1 for end in ends]].tolist(), ends, strict=True):
@@ -101,10 +105,11 @@ class Departure:
 class Arrival:
     """Groups on their way here from one matcher.
 
-    entries: have come, not yet applied. untold: applied, and the source does not know. end: the last word on them.
+    entries: have come, not yet applied, each with its key group. untold: applied, and the source does not know.
+    end: the last word on them.
     """
 
-    entries: deque[SubscriptionChange] = field(default_factory=deque)
+    entries: deque[tuple[SubscriptionChange, int]] = field(default_factory=deque)
     untold: int = 0
     tallies: dict[int, Tally] = field(default_factory=dict)
     end: GroupsEnd | None = None
@@ -114,7 +119,7 @@ class Moving:
     """The part of the matcher `slot` in the change from `view` to `after`.
 
     leftovers: what is in the table and nobody's; it is swept out beside this, and changes with the table.
-    apply: puts an entry into the matcher's index and table unless it is outdated.
+    apply: puts an entry, of a key group, into the matcher's index and table unless it is outdated.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class Moving:
         after: View,
         table: Table,
         leftovers: Leftovers,
-        apply: Callable[[SubscriptionChange], None],
+        apply: Callable[[SubscriptionChange, int], None],
     ) -> None:
         self.after = after
         self._table = table
@@ -160,11 +165,10 @@ class Moving:
         self._begun = True
         self._unmarked.discard(access_point)
 
-    def changed(self, access_point: int, change: SubscriptionChange) -> Instruction | None:
-        """A change was applied here; return what sends it on if it is part of the snapshot."""
+    def changed(self, access_point: int, change: SubscriptionChange, group: int) -> Instruction | None:
+        """A change was applied here, of this key group; return what sends it on if it is part of the snapshot."""
         if not self._begun or access_point not in self._unmarked:
             return None
-        group = key_group(change.subscription)
         target = self.targets.get(group)
         if target is None:
             return None
@@ -175,8 +179,9 @@ class Moving:
         """Entries have come; they are applied in steps."""
         arrival = self._arrivals[source]
         assert arrival.end is None, f"matcher {source} sends more after the end"
-        arrival.entries.extend(message.entries)
-        _count(arrival.tallies, message.entries)
+        groups = _groups_of(message.entries)
+        arrival.entries.extend(zip(message.entries, groups.tolist(), strict=True))
+        _count(arrival.tallies, message.entries, groups)
         self.bytes += sum([len(entry.normal_form or b"") for entry in message.entries])
         self.entries += len(message.entries)
 
@@ -222,8 +227,8 @@ class Moving:
             row = rows.get(subscription)
             if row is None or subscription in gone:
                 continue  # removed meanwhile, of which the target is told another way, or not in force
-            chunk.append(SubscriptionChange(row.version, subscription, row.normal_form))
-            left -= SEND_US + len(row.normal_form) // SEND_BYTES_PER_US
+            chunk.append(row)
+            left -= SEND_US + len(row.normal_form or b"") // SEND_BYTES_PER_US
             if len(chunk) == CHUNK_ENTRIES:
                 out.append(self._send(target, chunk))
                 chunk = []
@@ -233,15 +238,15 @@ class Moving:
 
     def _send(self, target: int, entries: list[SubscriptionChange]) -> Instruction:
         departure = self._departures[target]
-        _count(departure.tallies, entries)
+        _count(departure.tallies, entries, _groups_of(entries))
         departure.flight += len(entries)
         return Send(Peer(MATCHER, target), GroupCopy(self.after.epoch, entries))
 
     def _take(self, source: int, arrival: Arrival, left: int, out: list[Instruction]) -> int:
         count = 0
         while left > 0 and arrival.entries:
-            entry = arrival.entries.popleft()
-            self._apply(entry)
+            entry, group = arrival.entries.popleft()
+            self._apply(entry, group)
             left -= TAKE_US + len(entry.normal_form or b"") // TAKE_BYTES_PER_US
             count += 1
         arrival.untold += count

@@ -20,9 +20,9 @@ import numpy as np
 from cluster.codec import decode_message, encode_message
 from cluster.coordinator import Coordinator
 from cluster.matching import Scan
-from cluster.messages import Broadcast, Event, Instruction, Message, Received, Send
+from cluster.messages import Broadcast, Event, Instruction, Message, Received, Send, SubscriptionChange
 from cluster.role import Role
-from cluster.table import Row, Table
+from cluster.table import Table
 from cluster.view import View
 
 LIVE = 3000
@@ -54,14 +54,14 @@ remembered for an operator who asks."""
 ATOMS = (type(None), bool, int, float, str, bytes, Enum, View, FunctionType, type, np.dtype)
 
 
-class Groups(dict[int, dict[int, Row]]):
+class Groups(dict[int, dict[int, SubscriptionChange]]):
     """A table's key groups, of which few hold something; iterates as the list that it stands for."""
 
-    def __missing__(self, group: int) -> dict[int, Row]:
+    def __missing__(self, group: int) -> dict[int, SubscriptionChange]:
         self[group] = {}
         return self[group]
 
-    def __iter__(self) -> Iterator[dict[int, Row]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[dict[int, SubscriptionChange]]:  # type: ignore[override]
         return iter([self[group] for group in sorted(self.keys())])
 
 

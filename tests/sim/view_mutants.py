@@ -63,8 +63,8 @@ def no_channel_recording(replace: Replace) -> None:
 def tombstone_dropped(replace: Replace) -> None:
     original = Matcher._apply
 
-    def apply(self: Matcher, change: SubscriptionChange) -> None:
-        original(self, change)
+    def apply(self: Matcher, change: SubscriptionChange, group: int) -> None:
+        original(self, change, group)
         self._removed.clear()
 
     replace(Matcher, "_apply", apply)
@@ -74,14 +74,13 @@ def tombstone_dropped(replace: Replace) -> None:
 def version_ignored(replace: Replace) -> None:
     original = Matcher._apply
 
-    def apply(self: Matcher, change: SubscriptionChange) -> None:
-        row = self.table.row(change.subscription)
-        if row is not None and row.version > change.change:
-            self.table.put(change.subscription, row._replace(version=-1))
-            changed = SubscriptionChange(row.version + 1, change.subscription, change.normal_form)
-            original(self, changed)
+    def apply(self: Matcher, change: SubscriptionChange, group: int) -> None:
+        row = self.table.rows_of(group).get(change.subscription)
+        if row is not None and row.change > change.change:
+            changed = SubscriptionChange(row.change + 1, change.subscription, change.normal_form)
+            original(self, changed, group)
             return
-        original(self, change)
+        original(self, change, group)
 
     replace(Matcher, "_apply", apply)
 
@@ -180,10 +179,10 @@ def nothing_is_swept(replace: Replace) -> None:
 def swept_still_counts(replace: Replace) -> None:
     original = Matcher._apply
 
-    def apply(self: Matcher, change: SubscriptionChange) -> None:
-        row = self.table.row(change.subscription)
-        if row is None or change.change > row.version:
-            original(self, change)
+    def apply(self: Matcher, change: SubscriptionChange, group: int) -> None:
+        row = self.table.rows_of(group).get(change.subscription)
+        if row is None or change.change > row.change:
+            original(self, change, group)
 
     replace(Matcher, "_apply", apply)
 
@@ -215,7 +214,7 @@ def swept_is_copied(replace: Replace) -> None:
 
 @mutant("a change for a group that has moved away is applied at its former owner", seeds=280, scenario="matchers")
 def late_change_applied(replace: Replace) -> None:
-    replace(Matcher, "_owns", lambda self, subscription: True)
+    replace(Matcher, "_owns", lambda self, group: True)
 
 
 # The access point -------------------------------------------------------------------------------------------------

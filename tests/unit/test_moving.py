@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from cluster.messages import (
     SubscriptionChange,
 )
 from cluster.moving import Moving
-from cluster.table import Row, Table
+from cluster.table import Table
 from cluster.view import View, key_group
 from tests.unit.views import view
 
@@ -53,9 +54,10 @@ class Side:
 
     def put(self, *subscriptions: int, change: int = 1, form: bytes = b"form") -> None:
         for subscription in subscriptions:
-            self.table.put(subscription, Row(change, form))
+            self.table.put(key_group(subscription), SubscriptionChange(change, subscription, form))
 
-    def apply(self, entry: SubscriptionChange) -> None:
+    def apply(self, entry: SubscriptionChange, group: int) -> None:
+        assert group == key_group(entry.subscription)
         self.applied.append(entry)
 
     def mark(self, *access_points: int) -> None:
@@ -130,16 +132,17 @@ def test_the_end_tells_per_group_what_was_sent() -> None:
 def test_a_change_on_an_unmarked_lane_is_sent_on_and_one_behind_a_mark_is_not() -> None:
     source = Side(0)
     moving, stays = MOVES[0], STAYS[0]
-    assert source.moving.changed(4, change(7, moving)) is None, "not begun: the copy will hold it"
+    assert source.moving.changed(4, change(7, moving), key_group(moving)) is None, "not begun: the copy will hold it"
     source.mark(4)
-    assert source.moving.changed(4, change(8, moving)) is None, "the access point tells the other owner itself"
-    out = source.moving.changed(5, change(9, moving))
+    out = source.moving.changed(4, change(8, moving), key_group(moving))
+    assert out is None, "the access point tells the other owner itself"
+    out = source.moving.changed(5, change(9, moving), key_group(moving))
     assert out == Send(Peer(MATCHER, 1), GroupCopy(2, [change(9, moving)]))
-    removal = source.moving.changed(5, change(10, moving, None))
+    removal = source.moving.changed(5, change(10, moving, None), key_group(moving))
     assert removal == Send(Peer(MATCHER, 1), GroupCopy(2, [change(10, moving, None)]))
-    assert source.moving.changed(5, change(11, stays)) is None
+    assert source.moving.changed(5, change(11, stays), key_group(stays)) is None
     source.mark(5)
-    assert source.moving.changed(5, change(12, moving)) is None
+    assert source.moving.changed(5, change(12, moving), key_group(moving)) is None
 
 
 def test_a_newcomer_among_the_access_points_is_not_waited_for() -> None:
@@ -147,7 +150,7 @@ def test_a_newcomer_among_the_access_points_is_not_waited_for() -> None:
     source.put(MOVES[0])
     source.mark(6)
     assert copied(source.all_steps()) == [MOVES[0]]
-    assert source.moving.changed(6, change(9, MOVES[0])) is None
+    assert source.moving.changed(6, change(9, MOVES[0]), key_group(MOVES[0])) is None
     source.mark(4)
     assert source.step() == ([], False)
     source.mark(5)
@@ -158,7 +161,7 @@ def test_what_is_removed_before_its_turn_is_not_copied() -> None:
     source = Side(0)
     source.put(*MOVES[:10])
     source.mark(4)
-    source.table.remove(MOVES[3])
+    source.table.remove(key_group(MOVES[3]), MOVES[3])
     assert sorted(copied(source.all_steps())) == sorted(set(MOVES[:10]) - {MOVES[3]})
 
 
@@ -179,7 +182,7 @@ def test_what_is_not_in_force_any_more_is_not_copied_and_holds_the_end_up_while_
     sent = source.all_steps()
     assert sorted(copied(sent)) == sorted({*MOVES[:10]} - {*MOVES[3:5]})
     assert not any(isinstance(message, GroupsEnd | Ready) for _, message in sent)
-    assert sorted(source.leftovers.take(10)) == sorted(MOVES[3:5])
+    assert sorted(chain(*source.leftovers.take(10).values())) == sorted(MOVES[3:5])
     end, ready = source.all_steps()
     assert isinstance(end[1], GroupsEnd)
     assert ready == (COORDINATOR_PEER, Ready(2, 0, 0))
@@ -382,8 +385,9 @@ def test_any_interleaving_leaves_sources_and_targets_with_the_same(seed: int) ->
             if kind == "a" and item == "mark":
                 side.moving.mark(sender)
             elif kind == "a":
-                side.apply(item)
-                out = side.moving.changed(sender, item)
+                group = key_group(item.subscription)
+                side.apply(item, group)
+                out = side.moving.changed(sender, item, group)
                 perform(receiver, messages([] if out is None else [out]))
             elif isinstance(item, GroupCopy):
                 side.moving.arrived(sender, item)
@@ -395,7 +399,7 @@ def test_any_interleaving_leaves_sources_and_targets_with_the_same(seed: int) ->
         perform(slot, sides[slot].step()[0])
     for subscription, (version, form) in truth.items():
         for owner in {before.owner(subscription), after.owner(subscription)}:
-            row = sides[owner].table.row(subscription)
+            row = sides[owner].table.rows_of(key_group(subscription)).get(subscription)
             assert (None if row is None else row.normal_form) == form, f"change {version} at matcher {owner}"
 
 
@@ -406,12 +410,12 @@ class _Copy(Side):
         super().__init__(slot, before, after)
         self.removed: dict[int, int] = {}
 
-    def apply(self, entry: SubscriptionChange) -> None:
-        row = self.table.row(entry.subscription)
-        if entry.change <= (self.removed.get(entry.subscription, -1) if row is None else row.version):
+    def apply(self, entry: SubscriptionChange, group: int) -> None:
+        row = self.table.rows_of(group).get(entry.subscription)
+        if entry.change <= (self.removed.get(entry.subscription, -1) if row is None else row.change):
             return
         if entry.normal_form is None:
-            self.table.remove(entry.subscription)
+            self.table.remove(group, entry.subscription)
             self.removed[entry.subscription] = entry.change
         else:
-            self.table.put(entry.subscription, Row(entry.change, entry.normal_form))
+            self.table.put(group, entry)
