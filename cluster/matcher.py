@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from cluster.matching.answers import Columns
 
 SWEEP_ENTRIES = 100
-SWEEP_US = 6
+SWEEP_US = 9
 """Removed from the index in one go, and about what each costs. Copying has the rest of the step (`moving.STEP_US`)."""
 TICK_ENTRIES = 200
 """Removed with a tick, where nothing waits for it: 4,000 a second, for a thirtieth of a core."""

@@ -46,7 +46,7 @@ STEP_US = 2000
 """What one step may cost, in about microseconds of one core, so that a publication waits no longer than 3 ms."""
 SEND_US = 3
 SEND_BYTES_PER_US = 100
-TAKE_US = 10
+TAKE_US = 7
 TAKE_BYTES_PER_US = 10
 """An entry, sent or taken; and one more for every so many bytes of its normal form. As measured, rounded up."""
 WINDOW_ENTRIES = 1024

@@ -269,7 +269,7 @@ def test_the_target_is_ready_when_all_marks_are_in_and_all_is_applied() -> None:
 
 def test_an_end_that_overtakes_the_work_is_waited_for() -> None:
     source, target = Side(0), Side(1)
-    source.put(*MOVES[:250])
+    source.put(*MOVES[: module.STEP_US // module.TAKE_US + 50])
     source.mark(4, 5)
     target.mark(4, 5)
     for peer, message in source.all_steps():
