@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,8 +91,9 @@ def is_part(name: str, of: str) -> bool:
     return name == of or name.startswith(of + ".")
 
 
-def imports(name: str, *, at_import: bool = False) -> Iterator[str]:
-    """Yield what a module imports, as full names.
+@cache
+def imports(name: str, *, at_import: bool = False) -> tuple[str, ...]:
+    """Return what a module imports, as full names.
 
     at_import: leave out what is imported inside of functions, or for types only.
     """
@@ -103,17 +104,18 @@ def imports(name: str, *, at_import: bool = False) -> Iterator[str]:
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if at_import and (typing_only or inside):
             skipped.update(ast.walk(node))
+    found: list[str] = []
     for node in ast.walk(tree):
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} has a relative import"
             assert node.module is not None, "an absolute import names its module"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield full if full in MODULES else node.module
+            full_names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [full if full in MODULES else node.module for full in full_names]
+    return tuple(found)
 
 
 def test_the_walk_sees_imports() -> None:
