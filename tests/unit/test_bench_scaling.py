@@ -353,13 +353,12 @@ def test_lives_are_shared_out_by_when_they_were_asked_for() -> None:
 # Figures of a change, tables, command line -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def options() -> argparse.Namespace:
+def parsed() -> argparse.Namespace:
     return scaling._parser().parse_args(["--subscriptions", "12", "--clients", "2", "--publishers", "3"])
 
 
-@pytest.fixture
-def figures(options: argparse.Namespace) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Any]:
     from bench.scaling_run import Material
 
     due = np.arange(TOTAL, dtype=np.float64)
@@ -376,7 +375,7 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
     operation = {"state": "done", "reason": None, "duration_ms": 9000}
     operation |= {"groups_moved": 3, "groups_minimum": 3, "entries": 4, "bytes": 5000}
     seen = Observed(Change("matchers 1->3"), 1.0, 8.0, 17.0, 22.0, operation, [(17.0, step(prepare=4000, copy=1000))])
-    (found,) = scaling_report.all_figures(options, material, traffic, [seen], "waves")
+    (found,) = scaling_report.all_figures(parsed(), material, traffic, [seen], "waves")
     return found
 
 
@@ -471,7 +470,8 @@ def test_slices_are_three_or_four_numbers() -> None:
             scaling.slices(wrong)
 
 
-def test_a_change_is_the_difference(options: argparse.Namespace) -> None:
+def test_a_change_is_the_difference() -> None:
+    options = parsed()
     change = scaling.change_of(options)
     assert (change.name, change.wish, change.replace) == ("matchers 1->3", {"matchers": 3}, None)
     options.goal = options.start
