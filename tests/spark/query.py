@@ -14,11 +14,15 @@ from cluster.spark import session
 
 ROWS_MAX = 150
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Short queries over few rows: to compile, by Spark or by the JVM's second compiler, takes longer than they do."""
+"""Short queries over few rows: to compile, by Spark or by the JVM's second compiler, takes longer than they do, and a
+garbage collector with threads of its own only gets in the way. That Spark's expressions come to the same interpreted is
+for Spark's own tests.
+"""
 
 
 def start(
