@@ -7,7 +7,8 @@ conversion takes decimals by way of text, and loads pandas, where there is one, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -20,7 +21,10 @@ Value = bool | int | float | str | None
 
 
 class Row(NamedTuple):
-    """A publication that was released. Times in microseconds since 1970; attributes as the publisher gave them."""
+    """A publication that was released. Times in microseconds since 1970; attributes as the publisher gave them.
+
+    subscriptions: ascending; an array of int64 ("q") is taken as it is, others number by number.
+    """
 
     offset: int
     epoch: int
@@ -31,7 +35,7 @@ class Row(NamedTuple):
     time_accepted_us: int
     time_released_us: int
     attributes: Mapping[str, Value]
-    subscriptions: list[int]
+    subscriptions: Sequence[int]
     clients: list[str]
 
 
@@ -53,10 +57,17 @@ class RowColumns:
         self._slot = slot
         self._plain: tuple[list[Any], ...] = tuple([] for _ in range(8))
         self._numbers, self._integers, self._strings, self._flags = _Maps(), _Maps(), _Maps(), _Maps()
-        self._nulls, self._subscriptions, self._clients = _Maps(), _Maps(), _Maps()
+        self._nulls, self._clients = _Maps(), _Maps()
+        self._subscriptions = array("q")
+        self._subscriptions_begin = [0]
 
     def __len__(self) -> int:
         return len(self._plain[0])
+
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions these rows name in all."""
+        return len(self._subscriptions)
 
     def add(self, row: Row) -> None:
         """Take a row. Offsets must come ascending."""
@@ -94,10 +105,10 @@ class RowColumns:
             into.values.append(value)
         for entries in (numbers, integers, strings, flags, nulls):
             entries.begins.append(len(entries.names))
-        self._subscriptions.names += row.subscriptions
+        self._subscriptions.extend(row.subscriptions)
+        self._subscriptions_begin.append(len(self._subscriptions))
         self._clients.names += row.clients
-        for entries in (self._subscriptions, self._clients):
-            entries.begins.append(len(entries.names))
+        self._clients.begins.append(len(self._clients.names))
 
     def table(self) -> pa.Table:
         """Return all rows as a table of SCHEMA."""
@@ -117,9 +128,9 @@ class RowColumns:
             _map_array(self._integers, decimals(self._integers.values), "integers"),
             _map_array(self._strings, _strings(self._strings.values), "strings"),
             _map_array(self._flags, flags(self._flags.values), "flags"),
-            _list_array(self._nulls, _strings(self._nulls.names), "nulls"),
-            _list_array(self._subscriptions, _fixed(self._subscriptions.names, np.int64, pa.int64()), "subscriptions"),
-            _list_array(self._clients, _strings(self._clients.names), "clients"),
+            _list_array(self._nulls.begins, _strings(self._nulls.names), "nulls"),
+            _list_array(self._subscriptions_begin, _fixed(self._subscriptions, np.int64, pa.int64()), "subscriptions"),
+            _list_array(self._clients.begins, _strings(self._clients.names), "clients"),
         ]
         return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
@@ -156,8 +167,8 @@ def _map_array(column: _Maps, values: pa.Array, name: str) -> pa.Array:
     return pa.MapArray.from_arrays(begins, _strings(column.names), values, type=kind)
 
 
-def _list_array(column: _Maps, values: pa.Array, name: str) -> pa.Array:
-    return pa.ListArray.from_arrays(_fixed(column.begins, np.int32, pa.int32()), values, type=SCHEMA.field(name).type)
+def _list_array(begins: list[int], values: pa.Array, name: str) -> pa.Array:
+    return pa.ListArray.from_arrays(_fixed(begins, np.int32, pa.int32()), values, type=SCHEMA.field(name).type)
 
 
 def decimals(numbers: list[int]) -> pa.Array:

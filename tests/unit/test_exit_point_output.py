@@ -90,7 +90,9 @@ def stored(name: str = "p", first: int = 1, count: int = 1) -> Run:
 
 
 def written(append: AppendOutput) -> list[tuple[str, int, bytes, list[int]]]:
-    return [(row.run.publisher, row.sequence, row.payload, row.subscriptions()) for row in rows_of(append.matched)]
+    return [
+        (row.run.publisher, row.sequence, row.payload, list(row.subscriptions())) for row in rows_of(append.matched)
+    ]
 
 
 def test_what_matched_is_written_before_it_is_handed_over() -> None:
