@@ -99,6 +99,8 @@ async def read_status(config: Config) -> dict[str, Any]:
 async def _ask(run: RunFile, question: Question) -> Answer | Status:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Answer | Status] = loop.create_future()
+    # Who asks may have given up before it waits for the answer: that there is none is nothing to warn of then.
+    answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     lane = Lane()
 
     def up(protocol: LaneProtocol, other: Identity, received: int) -> None:
