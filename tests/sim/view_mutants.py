@@ -56,7 +56,7 @@ def copy_ends_at_the_first_mark(replace: Replace) -> None:
     "changes that belong to the snapshot and come after it has begun are not recorded", seeds=40, scenario="matchers"
 )
 def no_channel_recording(replace: Replace) -> None:
-    replace(Moving, "changed", lambda self, access_point, change: None)
+    replace(Moving, "changed", lambda self, access_point, change, group: None)
 
 
 @mutant("a removal is forgotten, so that a late copy brings the subscription back", seeds=80, scenario="matchers")
