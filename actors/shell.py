@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from actors.acceptor import Acceptor
 from actors.node import busy_cores
 from actors.transport import Identity, LaneProtocol, Reading
 from cluster.channel import Lane
@@ -49,11 +50,13 @@ from cluster.messages import (
     LaneUp,
     Member,
     NameOutputClients,
+    PauseAccepting,
     PauseClient,
     Peer,
     Persist,
     ReadOutput,
     Received,
+    ResumeAccepting,
     ResumeClient,
     SealOutput,
     Send,
@@ -221,7 +224,7 @@ class Shell:
         self._resting = False
         self._stopped = False
         self._server: asyncio.Server | None = None
-        self._client_server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
     # Life --------------------------------------------------------------------------------------------------------
@@ -236,12 +239,8 @@ class Shell:
     async def bind_clients(self) -> tuple[str, int]:
         """Take the client port, so that its number is known; clients are accepted from ServeClients on."""
         assert self._client_address is not None, "this role has no client port"
-        host, port = self._client_address
-        self._client_server = await self._loop.create_server(
-            lambda: ClientProtocol(self), host, port, backlog=1024, start_serving=False
-        )
-        bound: tuple[str, int] = self._client_server.sockets[0].getsockname()[:2]
-        return bound
+        self._acceptor = Acceptor(lambda: ClientProtocol(self))
+        return await self._acceptor.bind(*self._client_address)
 
     def tell(self, event: Event) -> None:
         """Hand an event to the machine in a turn of its own; may be called from any thread."""
@@ -275,9 +274,10 @@ class Shell:
         self._stopped = True
         if self._ticker is not None:
             self._ticker.cancel()
-        for server in (self._client_server, self._server):
-            if server is not None:
-                server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
+        if self._server is not None:
+            self._server.close()
         for link in self._links.values():
             if link.dialling is not None:
                 link.dialling.cancel()
@@ -391,8 +391,14 @@ class Shell:
                 self._flushing = True
                 self._loop.call_soon(self._see_flushed)
             case ServeClients():
-                assert self._client_server is not None, "no client port is bound"
-                self._run(self._client_server.start_serving())
+                assert self._acceptor is not None, "no client port is bound"
+                self._acceptor.open()
+            case PauseAccepting():
+                assert self._acceptor is not None, "no client port is bound"
+                self._acceptor.pause()
+            case ResumeAccepting():
+                assert self._acceptor is not None, "no client port is bound"
+                self._acceptor.resume()
             case Store():
                 assert self.session_writer is not None, "only connection points store sessions"
                 self.session_writer.write(instruction)

@@ -283,7 +283,7 @@ class Assembly:
             case AdoptOutput():
                 pass  # there is nothing to seal
             case _:
-                pass  # PauseClient, ResumeClient: whoever drives this holds no bytes back
+                pass  # whoever drives this holds no bytes and no clients back
 
     def request(self, message: StatusRequest | Request) -> Status | Answer | None:
         """Ask the coordinator as an operator does; None if it has not answered yet, or died before it could."""

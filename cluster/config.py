@@ -78,10 +78,13 @@ class ClientLimits(Settings, frozen=True):
     frame_bytes:           a frame after login. partial_frame_ms: the time to complete one.
     publications_per_frame, attributes, name_bytes, string_bytes: of publications.
     subscriptions:         open at once, for one client.
+    failures_per_second:   connections that end without a login, or as they break the protocol; beyond it none are
+                           accepted for as long (admission.py).
     """
 
     connections: Positive = 10_000
     waiting_clients: Positive = 512
+    failures_per_second: Positive = 100
     first_frame_bytes: Annotated[int, Meta(ge=256, le=8192)] = 4096
     login_ms: Positive = 5_000
     frame_bytes: Annotated[int, Meta(ge=4096, le=8 << 20)] = 1 << 20

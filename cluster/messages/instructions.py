@@ -61,6 +61,14 @@ class ServeClients(NamedTuple):
     """Open the client port."""
 
 
+class PauseAccepting(NamedTuple):
+    """Accept no more clients until ResumeAccepting; those who connect wait."""
+
+
+class ResumeAccepting(NamedTuple):
+    """Accept clients again."""
+
+
 class Again(NamedTuple):
     """There is more to do: let others have their turn, then say Drained again, whether or not anything came.
 
@@ -169,6 +177,8 @@ Instruction = (
     | PauseClient
     | ResumeClient
     | ServeClients
+    | PauseAccepting
+    | ResumeAccepting
     | Again
     | Disconnect
     | Flush

@@ -15,6 +15,7 @@ from cluster import frames
 from cluster.codec import FrameReader, encode_frame
 from cluster.frames import Bye
 from cluster.messages import CloseClient, PauseClient, ResumeClient, SendClient
+from cluster.serving.admission import BROKEN, FAILED, Admission
 from cluster.serving.records import Connection, Session
 from cluster.serving.shared import SESSION_MASK, Shared
 
@@ -34,10 +35,12 @@ class Connections:
         self._last_words = last_words
         self._gone = gone
         self._waiting: dict[int, Connection] = {}
+        self._admission = Admission(shared.limits.failures_per_second)
 
     def connected(self, number: int) -> None:
         """Somebody has connected."""
         if len(self._shared.connections) >= self._shared.limits.connections:
+            self._admission.fail(self._shared.out)
             self.end(number, Bye("too_many", f"{self._shared.limits.connections} connections are open"))
             return
         if len(self._waiting) >= self._shared.limits.waiting_clients:
@@ -91,10 +94,18 @@ class Connections:
         if connection.session is not None:
             self._shared.tell_drops(connection.session)
             self._last_words(connection.session)
+        if bye.code in (FAILED if connection.session is None else BROKEN):
+            self._admission.fail(self._shared.out)
         self._shared.counters["refused"] += 1
         self._shared.counters["slow_disconnected"] += bye.code == "slow"
         self.forget(connection)
         self.end(connection.number, bye)
+
+    def closed(self, connection: Connection) -> None:
+        """The socket is gone."""
+        if connection.number in self._waiting and connection.asked is None:
+            self._admission.fail(self._shared.out)
+        self.forget(connection)
 
     def forget(self, connection: Connection) -> None:
         """The connection is no more; neither is its session."""
@@ -134,6 +145,8 @@ class Connections:
     def check(self, former_ms: int) -> None:
         """Let go those that have been silent or deaf for too long; ping the others. former_ms: of the tick before."""
         now_ms, heartbeat_ms = self._shared.now_ms, self._shared.timing.client_heartbeat_ms
+        if former_ms:
+            self._admission.tick(now_ms - former_ms, self._shared.out)
         pings = now_ms // heartbeat_ms != former_ms // heartbeat_ms
         limits = self._shared.limits
         for connection in list(self._shared.connections.values()):

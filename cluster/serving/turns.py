@@ -56,7 +56,7 @@ class Turns:
             connection.ended = True
             connection.full_ms = None
             return
-        self._connections.forget(connection)
+        self._connections.closed(connection)
 
     def take(self, event: ClientBytes) -> None:
         """Take what has come of a client."""
