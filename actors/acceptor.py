@@ -21,13 +21,16 @@ log = logging.getLogger("kittiwake")
 
 
 class Acceptor:
-    """Accepts connections on every address of the port. make: returns the protocol of the next one."""
+    """Accepts connections on every address of the port.
+
+    make: returns the protocol of the next one. is_open: whether anybody may come, if not at once.
+    """
 
     def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._open = self._paused = False
+        self.is_open = self._paused = False
         self._connecting: set[asyncio.Task[object]] = set()
         self._again: asyncio.TimerHandle | None = None
 
@@ -52,8 +55,8 @@ class Acceptor:
 
     def open(self) -> None:
         """Accept from now on; nothing if it does already."""
-        if not self._open:
-            self._open = True
+        if not self.is_open:
+            self.is_open = True
             for door in self._sockets:
                 door.listen(BACKLOG)
             self._watch()
@@ -70,14 +73,14 @@ class Acceptor:
 
     def close(self) -> None:
         """Give the port up."""
-        self._open = False
+        self.is_open = False
         self._unwatch()
         for door in self._sockets:
             door.close()
         self._sockets.clear()
 
     def _watch(self) -> None:
-        if self._open and not self._paused and self._again is None:
+        if self.is_open and not self._paused and self._again is None:
             for door in self._sockets:
                 self._loop.add_reader(door, self._accept, door)
 

@@ -286,7 +286,7 @@ async def test_a_client_that_reads_nothing_is_not_read_either() -> None:
     async with sockets(flow=flow) as cluster:
         host, _, port = cluster.doors[0].removeprefix("kittiwake://").rpartition(":")
         shell = cluster.shells[Peer(CONNECTION_POINT, 0)]
-        while shell._client_server is None or not shell._client_server.is_serving():
+        while shell._acceptor is None or not shell._acceptor.is_open:
             await asyncio.sleep(0.001)  # the coordinator serves before the connection point has heard of it
         reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
         writer.write(encode_frame(Hello(VERSION, "deaf", 1, 10)))
