@@ -14,6 +14,9 @@ import socket
 from collections.abc import Callable
 
 BACKLOG = 1024
+REST_S = 1.0
+"""How long it may rest at most."""
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_S = 1.0
 """Without a file descriptor left, or memory, the next try is after this time."""
 
@@ -30,9 +33,10 @@ class Acceptor:
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self.is_open = self._paused = False
+        self.is_open = False
+        self._rests_until = 0.0
+        self._waiting: asyncio.TimerHandle | None = None
         self._connecting: set[asyncio.Task[object]] = set()
-        self._again: asyncio.TimerHandle | None = None
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         """Take the port, any free one for 0, on all addresses of the host; return the first one. Raises OSError."""
@@ -59,17 +63,14 @@ class Acceptor:
             self.is_open = True
             for door in self._sockets:
                 door.listen(BACKLOG)
-            self._watch()
+            if self._waiting is None:
+                self._watch()
 
-    def pause(self) -> None:
-        """Accept nobody; who connects waits."""
-        self._paused = True
-        self._unwatch()
-
-    def resume(self) -> None:
-        """Accept again."""
-        self._paused = False
-        self._watch()
+    def rest(self, seconds: float) -> None:
+        """Accept nobody for so long after the present rest, if there is one; who connects waits. REST_S at most."""
+        now = self._loop.time()
+        self._rests_until = min(max(self._rests_until, now) + seconds, now + REST_S)
+        self._wait(self._rests_until)
 
     def close(self) -> None:
         """Give the port up."""
@@ -80,16 +81,22 @@ class Acceptor:
         self._sockets.clear()
 
     def _watch(self) -> None:
-        if self.is_open and not self._paused and self._again is None:
+        self._waiting = None
+        if self.is_open:
             for door in self._sockets:
                 self._loop.add_reader(door, self._accept, door)
 
     def _unwatch(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         for door in self._sockets:
             self._loop.remove_reader(door)
+
+    def _wait(self, until: float) -> None:
+        """Accept from this time of the loop on."""
+        self._unwatch()
+        self._waiting = self._loop.call_at(until, self._watch)
 
     def _accept(self, door: socket.socket) -> None:
         try:
@@ -97,20 +104,15 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            if error.errno not in SHORTAGES:
                 raise
             log.error("no client can be accepted: %s", error.strerror)
-            self._unwatch()
-            self._again = self._loop.call_later(SHORTAGE_S, self._try_again)
+            self._wait(self._loop.time() + SHORTAGE_S)
             return
         accepted.setblocking(False)
         task = self._loop.create_task(self._serve(accepted))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
-
-    def _try_again(self) -> None:
-        self._again = None
-        self._watch()
 
     async def _serve(self, accepted: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it is gone already

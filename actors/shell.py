@@ -50,13 +50,12 @@ from cluster.messages import (
     LaneUp,
     Member,
     NameOutputClients,
-    PauseAccepting,
     PauseClient,
     Peer,
     Persist,
     ReadOutput,
     Received,
-    ResumeAccepting,
+    RestAccepting,
     ResumeClient,
     SealOutput,
     Send,
@@ -393,12 +392,9 @@ class Shell:
             case ServeClients():
                 assert self._acceptor is not None, "no client port is bound"
                 self._acceptor.open()
-            case PauseAccepting():
+            case RestAccepting(milliseconds):
                 assert self._acceptor is not None, "no client port is bound"
-                self._acceptor.pause()
-            case ResumeAccepting():
-                assert self._acceptor is not None, "no client port is bound"
-                self._acceptor.resume()
+                self._acceptor.rest(milliseconds / 1000)
             case Store():
                 assert self.session_writer is not None, "only connection points store sessions"
                 self.session_writer.write(instruction)

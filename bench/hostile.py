@@ -2,7 +2,8 @@
 
     uv run python -m bench.hostile --seconds 60 --json
 
-Starts a cluster as in configs/local.yaml, on any free port. A victim publishes at a fixed rate, open loop; a victim
+Starts a cluster as in configs/local.yaml, on any free port, without a matched output: joining its segments takes some
+20 MB of an exit point now and then, attack or not. A victim publishes at a fixed rate, open loop; a victim
 subscriber notes when each publication arrives, its delay counted from when it was due. The attacks of `bench.attacks`
 run one after the other, each after as long a time without any, from one process at nice 10: so that what is measured is
 the broker and not the generator beside it, and whatever else the machine does falls on both kinds of time alike.
@@ -193,7 +194,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
     import msgspec
 
     from actors.launch import launch
-    from cluster.config import load_config
+    from cluster.config import OutputSettings, load_config
 
     config = load_config(Path(__file__).parent.parent / "configs" / "local.yaml")
     config = msgspec.structs.replace(
@@ -202,6 +203,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, Any]
         data_directory=directory,
         client_port=msgspec.structs.replace(config.client_port, port=0),
         timing=PATIENT,
+        output=OutputSettings(),
     )
     names = options.attacks.split(",") if options.attacks else list(ATTACKS)
     loads_before = os.getloadavg()

@@ -78,8 +78,8 @@ class ClientLimits(Settings, frozen=True):
     frame_bytes:           a frame after login. partial_frame_ms: the time to complete one.
     publications_per_frame, attributes, name_bytes, string_bytes: of publications.
     subscriptions:         open at once, for one client.
-    failures_per_second:   connections that end without a login, or as they break the protocol; beyond it none are
-                           accepted for as long (admission.py).
+    failures_per_second:   connections that end without a login or break the protocol; what comes beyond it is
+                           accepted later (admission.py).
     """
 
     connections: Positive = 10_000

@@ -61,12 +61,10 @@ class ServeClients(NamedTuple):
     """Open the client port."""
 
 
-class PauseAccepting(NamedTuple):
-    """Accept no more clients until ResumeAccepting; those who connect wait."""
+class RestAccepting(NamedTuple):
+    """Accept no clients for so long, after the rest that is not over; those who connect wait."""
 
-
-class ResumeAccepting(NamedTuple):
-    """Accept clients again."""
+    milliseconds: float
 
 
 class Again(NamedTuple):
@@ -177,8 +175,7 @@ Instruction = (
     | PauseClient
     | ResumeClient
     | ServeClients
-    | PauseAccepting
-    | ResumeAccepting
+    | RestAccepting
     | Again
     | Disconnect
     | Flush

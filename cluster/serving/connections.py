@@ -40,7 +40,7 @@ class Connections:
     def connected(self, number: int) -> None:
         """Somebody has connected."""
         if len(self._shared.connections) >= self._shared.limits.connections:
-            self._admission.fail(self._shared.out)
+            self._admission.fail(self._shared.now_ms, self._shared.out)
             self.end(number, Bye("too_many", f"{self._shared.limits.connections} connections are open"))
             return
         if len(self._waiting) >= self._shared.limits.waiting_clients:
@@ -95,7 +95,7 @@ class Connections:
             self._shared.tell_drops(connection.session)
             self._last_words(connection.session)
         if bye.code in (FAILED if connection.session is None else BROKEN):
-            self._admission.fail(self._shared.out)
+            self._admission.fail(self._shared.now_ms, self._shared.out)
         self._shared.counters["refused"] += 1
         self._shared.counters["slow_disconnected"] += bye.code == "slow"
         self.forget(connection)
@@ -104,7 +104,7 @@ class Connections:
     def closed(self, connection: Connection) -> None:
         """The socket is gone."""
         if connection.number in self._waiting and connection.asked is None:
-            self._admission.fail(self._shared.out)
+            self._admission.fail(self._shared.now_ms, self._shared.out)
         self.forget(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -145,8 +145,6 @@ class Connections:
     def check(self, former_ms: int) -> None:
         """Let go those that have been silent or deaf for too long; ping the others. former_ms: of the tick before."""
         now_ms, heartbeat_ms = self._shared.now_ms, self._shared.timing.client_heartbeat_ms
-        if former_ms:
-            self._admission.tick(now_ms - former_ms, self._shared.out)
         pings = now_ms // heartbeat_ms != former_ms // heartbeat_ms
         limits = self._shared.limits
         for connection in list(self._shared.connections.values()):

@@ -64,27 +64,39 @@ def test_the_port_is_taken_and_refuses_until_it_is_opened() -> None:
     run(work())
 
 
-def test_who_connects_during_a_pause_is_accepted_after_it() -> None:
+def test_who_connects_during_a_rest_is_accepted_after_it() -> None:
     async def work() -> None:
         async with acceptor() as (one, port):
             one.open()
-            one.pause()
-            assert not await greeted(port, 0.2)
-            waiting = [asyncio.ensure_future(greeted(port)) for _ in range(20)]
-            await asyncio.sleep(0.05)
-            one.resume()
-            assert all(await asyncio.gather(*waiting))
+            one.rest(0.2)
+            one.rest(0.2)
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            assert all(await asyncio.gather(*(greeted(port) for _ in range(20))))
+            assert loop.time() - begin >= 0.39, "the second rest is not after the first"
 
     run(work())
 
 
-def test_a_pause_outlasts_being_opened() -> None:
+def test_a_rest_outlasts_being_opened() -> None:
     async def work() -> None:
         async with acceptor() as (one, port):
-            one.pause()
+            one.rest(0.5)
             one.open()
-            assert not await greeted(port, 0.2)
-            one.resume()
+            assert not await greeted(port, 0.1)
+            assert await greeted(port)
+
+    run(work())
+
+
+def test_no_rest_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.acceptor, "REST_S", 0.1)
+
+    async def work() -> None:
+        async with acceptor() as (one, port):
+            one.open()
+            for _ in range(1_000):
+                one.rest(60)
             assert await greeted(port)
 
     run(work())
@@ -103,9 +115,7 @@ def test_others_have_a_turn_between_two_connections() -> None:
         one = Acceptor(Counting)
         _, port = await one.bind(LOOPBACK, 0)
         one.open()
-        one.pause()
         plain = [socket.create_connection((LOOPBACK, port)) for _ in range(10)]
-        one.resume()
         while len(made) < 10:
             turns += 1
             await asyncio.sleep(0)

@@ -14,13 +14,13 @@ from cluster.messages import (
     Event,
     Instruction,
     MoveClients,
-    PauseAccepting,
     Received,
-    ResumeAccepting,
+    RestAccepting,
 )
 from tests.unit.edge import Edge, hello, small_config
 
 RATE = 4
+REST = RestAccepting(250)
 
 
 class Door(Edge):
@@ -34,7 +34,7 @@ class Door(Edge):
 
     def feed(self, event: Event) -> list[Instruction]:
         out = super().feed(event)
-        self.said += [one for one in out if isinstance(one, PauseAccepting | ResumeAccepting)]
+        self.said += [one for one in out if isinstance(one, RestAccepting)]
         return out
 
 
@@ -65,18 +65,23 @@ def garbage_after_login(door: Door) -> None:
 
 
 @pytest.mark.parametrize("failure", [garbage, unfinished, nothing, too_large, old_version, garbage_after_login])
-def test_failures_beyond_the_limit_close_the_port_until_time_has_passed(failure: Callable[[Door], None]) -> None:
+def test_each_failure_beyond_the_limit_costs_a_rest(failure: Callable[[Door], None]) -> None:
     door = Door()
     for _ in range(RATE):
         assert door.said == []
         failure(door)
-    assert door.said == [PauseAccepting()]
-    door.pass_ms(1000 // RATE - 1)
-    assert door.said == [PauseAccepting()], "not a whole failure's time has passed"
-    door.pass_ms(1)
-    assert door.said == [PauseAccepting(), ResumeAccepting()]
+    for number in range(1, 4):
+        failure(door)
+        assert door.said == [REST] * number
+    door.pass_ms(999)
     failure(door)
-    assert door.said[2:] == [PauseAccepting()], "one is allowed, and has been used"
+    assert door.said == [REST] * 4
+    door.pass_ms(1000)
+    for _ in range(RATE):
+        failure(door)
+    assert door.said == [REST] * 4, "a second without any has passed"
+    failure(door)
+    assert door.said == [REST] * 5
 
 
 def test_silence_is_a_failure() -> None:
@@ -86,25 +91,9 @@ def test_silence_is_a_failure() -> None:
     door.pass_ms(5_001)
     assert len(door.closed) == 3
     garbage(door)
-    assert door.said == [PauseAccepting()]
-
-
-def test_failures_of_those_who_were_accepted_before_are_owed_for() -> None:
-    door = Door()
-    for _ in range(RATE + 2):
-        garbage(door)
-    door.pass_ms(3 * 1000 // RATE - 1)
-    assert door.said == [PauseAccepting()]
-    door.pass_ms(1)
-    assert door.said == [PauseAccepting(), ResumeAccepting()]
-
-
-def test_rest_is_kept_for_one_second_alone() -> None:
-    door = Door()
-    door.pass_ms(60_000)
-    for _ in range(RATE):
-        garbage(door)
-    assert door.said == [PauseAccepting()]
+    assert door.said == []
+    garbage(door)
+    assert door.said == [REST]
 
 
 def test_logins_and_their_ends_cost_nothing() -> None:
@@ -135,7 +124,8 @@ def test_connections_beyond_the_most_are_failures() -> None:
     for _ in range(RATE):
         assert door.said == []
         assert door.bye(door.connect()) == frames.Bye("too_many", "6 connections are open")
-    assert door.said == [PauseAccepting()]
+    door.connect()
+    assert door.said == [REST]
 
 
 def test_those_who_are_served_go_on_meanwhile() -> None:
@@ -145,4 +135,4 @@ def test_those_who_are_served_go_on_meanwhile() -> None:
         garbage(door)
     door.subscribe(connection, 1)
     assert connection not in door.closed
-    assert door.said == [PauseAccepting()]
+    assert door.said == [REST] * RATE
