@@ -13,6 +13,7 @@ import asyncio
 import importlib
 
 import msgspec
+import numpy.ma  # noqa: F401  (np.unique loads it with its first call: 20 to 50 ms of a newcomer's first turn)
 
 from actors.processes import leave, node_address, prepare_process
 from actors.shell import Shell
