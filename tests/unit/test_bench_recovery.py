@@ -8,6 +8,7 @@ import itertools
 import math
 import random
 import subprocess
+import time
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -167,6 +168,8 @@ def test_victims_serve_are_of_the_role_and_are_not_spared() -> None:
 def actor() -> Iterator[subprocess.Popen[bytes]]:
     """A process that looks like an actor of Ray, and does nothing."""
     with subprocess.Popen(["ray::nothing", "60"], executable="/bin/sleep") as process:
+        while not is_actor(process.pid):  # Popen may return before the kernel shows its new name
+            time.sleep(0.001)
         yield process
         process.kill()
 
