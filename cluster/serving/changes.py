@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
 from cluster.messages import (
     ACCESS_POINT,
@@ -51,7 +50,7 @@ class Changes:
 
     underway:   by number, what the matchers have not answered; `_bytes` of normal forms in all.
     rebuilding: what is sent again in a recovery, until all of it is answered.
-    _left:      the keys of sessions that are no more, each with what it held that is still to be removed.
+    _left:      the keys of sessions that are no more, each with what is still to be removed of it, never nothing.
     _removals:  what was sent for those and is not answered.
     _unsent:    what came up since the recovery began.
     """
@@ -62,7 +61,7 @@ class Changes:
         self._next = incarnation << NUMBER_BITS
         self.underway: dict[int, Change] = {}
         self._bytes = 0
-        self._left: deque[tuple[ClientKey, Iterator[int]]] = deque()
+        self._left: deque[tuple[ClientKey, deque[int]]] = deque()
         self._removals: set[int] = set()
         self._unsent: list[tuple[Peer, list[SubscriptionChange]]] = []
         self.rebuilding: Rebuilding | None = None
@@ -112,7 +111,7 @@ class Changes:
     def close_all(self, session: Session) -> None:
         """The session is no more: the matchers are to forget what it holds, and nobody waits for their answer."""
         if session.subscriptions:
-            self._left.append((session.key, iter(sorted(session.subscriptions))))
+            self._left.append((session.key, deque(sorted(session.subscriptions))))
             self.remove_left()
 
     def remove_left(self) -> None:
@@ -123,15 +122,14 @@ class Changes:
         while self._left and (room := REMOVALS_UNDERWAY - len(self._removals)) > 0:
             key, numbers = self._left[0]
             changes = [
-                self.note(key & SESSION_MASK, None, None, subscription_id(key, number), None)
-                for number in islice(numbers, room)
+                self.note(key & SESSION_MASK, None, None, subscription_id(key, numbers.popleft()), None)
+                for _ in range(min(room, len(numbers)))
             ]
-            if len(changes) < room:
-                self._left.popleft()
-            if changes:
-                assert shared.view is not None, "a session before a view"
-                self._removals.update(change.change for change in changes)
-                self.send(Peer(ACCESS_POINT, access_point_of(shared.view, key)), changes)
+            if not numbers:
+                self._left.popleft()  # with its last change, not later: the last answer is to find nothing left
+            assert shared.view is not None, "a session before a view"
+            self._removals.update(change.change for change in changes)
+            self.send(Peer(ACCESS_POINT, access_point_of(shared.view, key)), changes)
 
     def send(self, access_point: Peer, changes: list[SubscriptionChange]) -> None:
         """Have the matchers told, behind what was published before."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster import frames
 from cluster.config import Config
 from cluster.messages import (
@@ -28,14 +30,14 @@ HELD = REMOVALS_UNDERWAY + 300
 """Subscriptions of each client."""
 
 
-def crowd(*names: str) -> tuple[Edge, list[int], list[int]]:
-    """Return a connection point, its clients, each with many subscriptions, and the ids of all of these."""
+def crowd(*names: str, held: int = HELD) -> tuple[Edge, list[int], list[int]]:
+    """Return a connection point, its clients, each with so many subscriptions, and the ids of all of these."""
     edge = Edge(Config())
     clients = [edge.login(name) for name in names]
     ids = []
     for client in clients:
         key = client_key(0, edge.session_number(client))
-        for number in range(HELD):
+        for number in range(held):
             edge.drain()
             edge.subscribe(client, number)
             ids.append(subscription_id(key, number))
@@ -100,8 +102,9 @@ def test_others_subscribe_while_it_is_removed() -> None:
     assert frames.Done(1) in edge.heard(other)
 
 
-def test_a_connection_point_is_empty_when_the_last_is_removed() -> None:
-    edge, clients, ids = crowd("a", "b")
+@pytest.mark.parametrize("held", [HELD, REMOVALS_UNDERWAY, 2 * REMOVALS_UNDERWAY, 1])
+def test_a_connection_point_is_empty_when_the_last_is_removed(held: int) -> None:
+    edge, clients, ids = crowd("a", "b", held=held)
     edge.feed(Received(COORDINATOR_PEER, MoveClients(["host:1"], 1)))
     for client in clients:
         edge.close(client)
