@@ -5,8 +5,8 @@ it turns filters into normal forms; it writes notifications to subscribers as th
 (`serving/`, each with its own story) are put together, and what concerns several of them is said to each in order:
 rounds, the end of a connection, view changes, recoveries.
 
-Order: publications and subscription changes of a client go to one access point, in the order they came. Publications
-are gathered until Drained; a change sends what was gathered before it first.
+Order: publications and subscription changes of a client go to one access point, in the order they came; they are
+gathered (`gathering.py`).
 
 A view change touches clients only if access points come or go: then what a client sends goes to its new one from
 Commit on, behind a Switch on every lane there, by which the later hops keep the order.
@@ -84,6 +84,7 @@ from cluster.serving.attaching import Attaching
 from cluster.serving.changes import Changes
 from cluster.serving.connections import Connections
 from cluster.serving.delivering import Delivering
+from cluster.serving.gathering import Gathering
 from cluster.serving.giving import Giving
 from cluster.serving.handing import Handing
 from cluster.serving.leaving import Leaving
@@ -112,8 +113,9 @@ class ConnectionPoint:
         homes = self._homes = Homes(config)
         journal = self._journal = homes.journal
         validity = self._validity = Validity(slot, incarnation, config, shared.relay, journal)
-        publishing = self._publishing = Publishing(shared, journal, validity)
-        changes = self._changes = Changes(shared, incarnation, publishing)
+        gathering = self._gathering = Gathering(shared)
+        publishing = self._publishing = Publishing(shared, journal, validity, gathering)
+        changes = self._changes = Changes(shared, incarnation, gathering)
         leaving = self._leaving = Leaving(shared, changes, validity)
         connections = self._connections = Connections(shared, publishing.tell, self._gone)
         self._sessions = Sessions(shared, incarnation, publishing)
@@ -170,6 +172,7 @@ class ConnectionPoint:
                 self._validity.restore(memory, now_us)
             case _:
                 pass
+        self._gathering.send_changes()
         out, self._shared.out = self._shared.out, []
         return out
 
@@ -198,8 +201,7 @@ class ConnectionPoint:
             self._changes.send_again()
         self._changes.remove_left()
         self._turns.next_round()
-        if self._publishing.gathered:
-            self._publishing.send_all()
+        self._gathering.send_all()
         self._taking.step()
         self._giving.find()
         self._notifying.flush()
@@ -273,7 +275,7 @@ class ConnectionPoint:
             view = shared.next
             shared.view, shared.next = view, None
         if former.access_points != view.access_points:
-            self._publishing.send_all()
+            self._gathering.send_all()
             for slot in sorted({*former.access_points, *view.access_points}):
                 shared.out.append(Send(Peer(ACCESS_POINT, slot), Switch(epoch, [])))
             shared.rebind(view)
@@ -287,6 +289,7 @@ class ConnectionPoint:
         self._recovered = view.epoch
         self._shared.recovering = True
         self._homes.count_anew()
+        self._gathering.void()
         self._changes.void()
         self._leaving.void()
         self._publishing.void()

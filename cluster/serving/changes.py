@@ -29,7 +29,7 @@ from cluster.messages import (
 )
 from cluster.rebuilding import Rebuilding
 from cluster.routing import access_point_of
-from cluster.serving.publishing import Publishing
+from cluster.serving.gathering import Gathering
 from cluster.serving.records import Change, Session
 from cluster.serving.shared import SESSION_MASK, SUBSCRIPTION_MASK, Shared
 from cluster.view import View
@@ -41,8 +41,6 @@ about 30 ms for a normal form at the limit of 1,024 conjunctions, which all othe
 REMOVALS_UNDERWAY = 500
 """Of them, those for clients that have gone: the rest is for the requests of those who are there. A matcher takes some
 five milliseconds for so many."""
-MESSAGE_CHANGES = 500
-"""At most in one message; a matcher takes some ten milliseconds for them, unless their filters are large."""
 
 
 class Changes:
@@ -55,9 +53,9 @@ class Changes:
     _unsent:    what came up since the recovery began.
     """
 
-    def __init__(self, shared: Shared, incarnation: int, publishing: Publishing) -> None:
+    def __init__(self, shared: Shared, incarnation: int, gathering: Gathering) -> None:
         self._shared = shared
-        self._publishing = publishing
+        self._gathering = gathering
         self._next = incarnation << NUMBER_BITS
         self.underway: dict[int, Change] = {}
         self._bytes = 0
@@ -136,10 +134,7 @@ class Changes:
         if self._shared.recovering:
             self._unsent.append((access_point, changes))
             return
-        self._publishing.send(access_point)
-        for first in range(0, len(changes), MESSAGE_CHANGES):
-            message = ChangeSubscriptions(changes[first : first + MESSAGE_CHANGES])
-            self._shared.out.append(Send(access_point, message))
+        self._gathering.change(access_point, changes)
 
     # Recovery -----------------------------------------------------------------------------------------------------
 

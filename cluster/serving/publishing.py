@@ -1,9 +1,8 @@
 """From Publish to Acknowledged: a client's publications go to its access point as runs, unseen, in the order they came.
 
-They are gathered until the end of the round; a change of a subscription sends what was gathered before it first. What
-was taken from a client is held until it is acknowledged, and is sent again after a recovery. A client's window bounds
-what is held for it, the pool what is held for all. What was published with `valid_for` is acknowledged when the
-matchers have it and it is on disk.
+They are gathered until the end of the round (`gathering.py`). What was taken from a client is held until it is
+acknowledged, and is sent again after a recovery. A client's window bounds what is held for it, the pool what is held
+for all. What was published with `valid_for` is acknowledged when the matchers have it and it is on disk.
 
 An acknowledgement that nobody waits for (level none, not valid, not rejected) only frees memory and credit: it is
 gathered until the next tick (50 ms), as one for all that came meanwhile, as long as the client has half of its window
@@ -19,8 +18,9 @@ from functools import partial
 from cluster import columns, frames
 from cluster.frames import UNTIL_UNPUBLISHED
 from cluster.journal import Journal
-from cluster.messages import Acknowledge, Peer, Publications, Run, Send
+from cluster.messages import Acknowledge, Peer, Run
 from cluster.serving.books import Books
+from cluster.serving.gathering import Gathering
 from cluster.serving.records import Refusal, Session
 from cluster.serving.shared import SESSION_MASK, Shared
 from cluster.validity import Validity
@@ -31,20 +31,19 @@ class Publishing:
 
     publishers: sessions that have published. pool_bytes: unacknowledged payload of all sessions.
     books:      what became of publications.
-    gathered:   what goes to each access point at the end of the round.
     _untold:    by key, sessions that are to be told of acknowledgements with the next tick.
     _durable:   durable sessions, by the number that they publish under.
     """
 
-    def __init__(self, shared: Shared, journal: Journal, validity: Validity) -> None:
+    def __init__(self, shared: Shared, journal: Journal, validity: Validity, gathering: Gathering) -> None:
         self._shared = shared
+        self._gathering = gathering
         self._journal = journal
         self._settled_in = 0  # the last portion for which an acknowledgement waits, or has waited
         self._validity = validity
         self.publishers = 0
         self.pool_bytes = 0
         self.books = Books(shared.counters)
-        self.gathered: dict[Peer, list[tuple[Run, bytes, bytes]]] = {}
         self._untold: dict[int, Session] = {}
         self._durable: dict[int, Session] = {}
 
@@ -123,28 +122,7 @@ class Publishing:
             session.not_kept += self._validity.keep(
                 session.client_id, session.instance, frame.first_sequence, now_us, payloads, frame.valid_for_ms
             )
-        self.gathered.setdefault(session.access_point, []).append(taken)
-
-    def send(self, access_point: Peer) -> None:
-        """Let go what was gathered for this access point."""
-        gathered = self.gathered.pop(access_point, None)
-        if gathered is None:
-            return
-        if len(gathered) == 1:
-            run, lengths, payload = gathered[0]
-            message = Publications([run], lengths, payload)
-        else:
-            message = Publications(
-                [run for run, _, _ in gathered],
-                b"".join([lengths for _, lengths, _ in gathered]),
-                b"".join([payload for _, _, payload in gathered]),
-            )
-        self._shared.out.append(Send(access_point, message))
-
-    def send_all(self) -> None:
-        """Let everything that was gathered go."""
-        for access_point in list(self.gathered):
-            self.send(access_point)
+        self._gathering.publish(session.access_point, taken)
 
     def acknowledge(self, message: Acknowledge) -> None:
         """The matchers have what clients have published."""
@@ -272,7 +250,6 @@ class Publishing:
 
     def void(self) -> None:
         """Nothing goes to an access point any more but what is sent again."""
-        self.gathered = {}
         self.books.void()
 
     def send_again(self) -> None:
@@ -281,9 +258,9 @@ class Publishing:
         for session in self._shared.sessions.values():
             access_point = session.access_point
             for taken in session.unacknowledged:
-                self.gathered.setdefault(access_point, []).append(taken)
+                self._gathering.publish(access_point, taken)
                 counts[access_point] = counts.get(access_point, 0) + taken[0].count
                 self._shared.counters["sent_again"] += taken[0].count
                 if counts[access_point] >= self._shared.flow.batch_publications:
                     counts[access_point] = 0
-                    self.send(access_point)
+                    self._gathering.send(access_point)

@@ -291,10 +291,10 @@ def change_overtakes_gathered(replace: Replace) -> None:
     original = Subscribing._send_change
 
     def send_change(self: Subscribing, session: Any, request: int, number: int, normal_form: Any) -> None:
-        publishing = self._changes._publishing
-        gathered, publishing.gathered = publishing.gathered, {}
+        gathering = self._changes._gathering
+        gathered, gathering._publications = gathering._publications, {}
         original(self, session, request, number, normal_form)
-        publishing.gathered = gathered
+        gathering._publications = gathered
 
     replace(Subscribing, "_send_change", send_change)
 

@@ -767,7 +767,7 @@ class World:
         for peer in self.assembly.connection_points():
             machine = self._machine(peer.slot)
             require(not machine._changes.underway, f"{len(machine._changes.underway)} changes are left at {peer}")
-            require(not machine._shared.touched and not machine._publishing.gathered, f"work is left at {peer}")
+            require(not machine._shared.touched and not machine._gathering, f"work is left at {peer}")
             require(
                 machine._publishing.publishers == 0, f"{machine._publishing.publishers} publishers are left at {peer}"
             )

@@ -248,15 +248,12 @@ def test_an_updated_subscription_is_sent_as_it_is_now_and_a_closed_one_is_not() 
     edge.subscribe(client, 0, "a > 1")
     edge.subscribe(client, 1, "a > 2")
     edge.say(client, frames.Subscribe(7, 0, "a > 9", "block"), frames.Unsubscribe(8, 1))
-    ((_, update), (_, _)) = edge.to_peers()
-    assert isinstance(update, ChangeSubscriptions)
-    answer(edge, *[change.change for change in update.changes])
-    session = edge.machine._shared.connections[client].session
-    assert session is not None
-    closing = [one.message for one in edge.machine._changes.underway.values()]
-    answer(edge, *[change.change for change in closing])
+    ((_, sent),) = edge.to_peers()
+    assert isinstance(sent, ChangeSubscriptions)
+    update, closing = sent.changes
+    answer(edge, update.change, closing.change)
     recover(edge, view(2), (MATCHER, 0))
-    assert [one for _, changes in changes_of(edge) for one in changes] == update.changes
+    assert [one for _, changes in changes_of(edge) for one in changes] == [update]
 
 
 def test_unanswered_changes_are_sent_again_first_and_under_their_numbers() -> None:

@@ -20,7 +20,8 @@ from cluster.messages import (
     client_key,
     subscription_id,
 )
-from cluster.serving.changes import CHANGES_UNDERWAY, MESSAGE_CHANGES, REMOVALS_UNDERWAY
+from cluster.serving.changes import CHANGES_UNDERWAY, REMOVALS_UNDERWAY
+from cluster.serving.gathering import MESSAGE_CHANGES
 from tests.unit.edge import Edge
 from tests.unit.test_connection_point_recovery import recover, resume
 from tests.unit.views import view

@@ -261,6 +261,22 @@ def test_a_number_may_be_used_again_after_done() -> None:
     assert [type(frame) for frame in edge.heard(connection)] == [frames.Notify]
 
 
+def test_requests_that_come_together_go_on_together_and_none_overtakes_a_publication() -> None:
+    edge = Edge()
+    connection = edge.login()
+    edge.say(
+        connection,
+        frames.Subscribe(0, 0, "a > 1", "block"),
+        frames.Subscribe(1, 1, "a > 2", "block"),
+        publish(1),
+        frames.Subscribe(2, 2, "a > 3", "block"),
+    )
+    sent = [message for _, message in edge.to_peers()]
+    assert [type(message) for message in sent] == [ChangeSubscriptions, Publications, ChangeSubscriptions]
+    counts = [len(message.changes) for message in sent if isinstance(message, ChangeSubscriptions)]
+    assert counts == [2, 1]
+
+
 def test_the_subscriptions_of_a_client_that_is_gone_are_removed() -> None:
     edge = Edge()
     connection = edge.login()
@@ -271,8 +287,8 @@ def test_the_subscriptions_of_a_client_that_is_gone_are_removed() -> None:
     edge.close(connection)
     sent = edge.to_peers()
     kinds = [type(message) for _, message in sent]
-    assert kinds == [Publications, ChangeSubscriptions, SessionClosed]
-    changes = sent[1][1].changes  # type: ignore[attr-defined]
+    assert kinds == [Publications, SessionClosed, ChangeSubscriptions]
+    changes = sent[2][1].changes  # type: ignore[attr-defined]
     assert [(change.subscription, change.normal_form) for change in changes] == [
         (subscription_id(key, number), None)  # type: ignore[arg-type]
         for number in (0, 2)
