@@ -226,6 +226,7 @@ class ConnectionPoint:
         self._publishing.tell_all()
         self._connections.check(former_ms)
         self._attaching.expire()
+        self._leaving.tick()
         self._handing.tick(now_ms)
         self._taking.tick(now_ms)
         self._notifying.tick()

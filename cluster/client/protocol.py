@@ -6,7 +6,8 @@
 
     greeting   Hello is written; anything but Welcome or Bye ends the attempt
     open       the last connection's subscriptions are restored first, then publications without an
-               acknowledgement go out again, so that a client that listens to itself misses nothing of its own
+               acknowledgement go out again, so that a client that listens to itself misses nothing of its own;
+               while it moves they do not wait, as its former session hears them
     leaving    Goodbye is written; nothing more is
     greeting   of a durable session that another instance has left: Welcome is followed by what it holds
     ended      after Bye, malformed bytes or `abandon`; what still arrives is ignored
@@ -232,7 +233,7 @@ class ClientProtocol:
             if delivery.taken >= delivery.report_at:
                 self._report(output)
             output += self.requests.take()
-            if not self.requests.restoring:
+            if self.former is not None or not self.requests.restoring:
                 output += self.publishing.take()
         return output
 

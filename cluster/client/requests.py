@@ -15,6 +15,7 @@ A new connection holds nothing at the broker, so the answer to a repeated close 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Literal
 
@@ -33,6 +34,8 @@ from cluster.frames import (
 
 NUMBER_COUNT = 1 << SUBSCRIPTION_BITS
 
+RESTORES_UNDERWAY = 64
+"""At most without an answer, while a former session serves the client as well: some 4 ms of the broker's time."""
 NO_NUMBER = -1
 """Of a request that is about no subscription."""
 
@@ -91,6 +94,8 @@ class Requests:
         """Requests without an answer, by id, which is also their order."""
         self._restoring: set[int] = set()
         """Ids of the restores among them."""
+        self._to_restore: deque[int] = deque()
+        """Numbers of those that follow when some of these are answered."""
         self._next_id = 1
         self._next_number = 0
         self._connected = False
@@ -100,7 +105,7 @@ class Requests:
     @property
     def restoring(self) -> bool:
         """The new connection does not hold everything yet that the last one held."""
-        return bool(self._restoring)
+        return bool(self._restoring or self._to_restore)
 
     def closable(self, number: int) -> bool:
         """Say whether the number is in use and not closing."""
@@ -165,22 +170,32 @@ class Requests:
         """Begin a connection: restore what is held, repeat what is pending.
 
         held:    what the broker has kept of a durable session, and need not be restored.
-        waiting: only what is held, until `go_on`: a former session still lives, and both are to hold the same.
+        waiting: only what is held, until `go_on`: a former session still lives, and both are to hold the same. As that
+                 one serves the client meanwhile, it is restored a little at a time.
         """
         self._connected = True
         self._waiting = waiting
         repeat = list(self._pending.values())
         for number, entry in self._entries.items():
             if entry.filter is not None and not entry.closing and number not in held:
-                request = self._request("restore", number, entry.filter, entry.policy, None)
-                self._restoring.add(request.id)
+                self._to_restore.append(number)
+        self._restore(RESTORES_UNDERWAY if waiting else len(self._to_restore))
         if not waiting:
             for request in repeat:
                 self._send(request)
 
+    def _restore(self, most: int) -> None:
+        """Have so many restores underway, or all that are left."""
+        while self._to_restore and len(self._restoring) < most:
+            number = self._to_restore.popleft()
+            entry = self._entries[number]
+            assert entry.filter is not None, f"subscription {number} was never held"
+            self._restoring.add(self._request("restore", number, entry.filter, entry.policy, None).id)
+
     def go_on(self) -> None:
         """Ask for everything that has waited."""
         if self._waiting:
+            self._restore(len(self._restoring) + len(self._to_restore))
             self._waiting = False
             for request in self._pending.values():
                 if request.id not in self._restoring:
@@ -193,6 +208,7 @@ class Requests:
         for id in self._restoring:
             del self._pending[id]
         self._restoring.clear()
+        self._to_restore.clear()
 
     def answer(self, frame: Done | Refused) -> Request:
         """Take an answer and return the request that it settles.
@@ -203,6 +219,7 @@ class Requests:
         if request is None:
             raise CodecError(f"request {frame.request} was answered, which was not asked")
         self._restoring.discard(request.id)
+        self._restore(RESTORES_UNDERWAY)
         if request.kind == "unpublish":
             if isinstance(frame, Refused):
                 request.error = refusal(frame)
@@ -232,6 +249,7 @@ class Requests:
             request.lost = True
         self._pending.clear()
         self._restoring.clear()
+        self._to_restore.clear()
         self._entries.clear()
         self._output.clear()
         self._connected = False
@@ -243,6 +261,7 @@ class Requests:
         about = (request for request in self._pending.values() if request.kind != "unpublish")
         assert all(request.number in self._entries for request in about)
         assert self._restoring <= self._pending.keys()
+        assert self._entries.keys() >= set(self._to_restore)
         for number, entry in self._entries.items():
             kinds = [request.kind for request in self._pending.values() if request.number == number]
             assert entry.closing == ("close" in kinds)

@@ -1,5 +1,9 @@
 """A connection point that is to leave asks its clients to move first and lets no new ones in.
 
+They are asked a few at a time, the next when those before hold everything elsewhere: each of them restores its
+subscriptions there, and all at once would keep that connection point so busy that publications are late. Nobody is in
+a hurry, as both connection points serve a client that moves. Who does not move holds nobody up for long.
+
 It is left out of a view when the last is gone. A client that has moved is let go after a view change that began
 thereafter: then everything that was underway for it has come.
 
@@ -7,6 +11,8 @@ Its durable sessions go another way: see `handing.py`.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from cluster import frames
 from cluster.messages import COORDINATOR_PEER, ClientsMoved, Emptied, Send
@@ -16,6 +22,11 @@ from cluster.serving.records import Session
 from cluster.serving.shared import Shared
 from cluster.validity import Validity
 
+MOVING_AT_ONCE = 500
+"""Clients that have been asked and have not moved, and the subscriptions that they hold; one client may go over it."""
+PATIENCE_MS = 1000
+"""So long is waited for one of them before others are asked."""
+
 
 class Leaving:
     """Sees to it that the clients go, and says when they have.
@@ -23,6 +34,8 @@ class Leaving:
     moving:    where clients are to move, once this connection point is to leave.
     _stays:    it is not to leave after all, and lets clients in again when its durable sessions are gone.
     _asked:    the number of that MoveClients.
+    _to_ask:   sessions that have not been asked to move, and each one's place among all.
+    _going:    those that were asked and have not moved: until when others wait for them, and what they count.
     _ended_by: an epoch, and the exit points that have begun it.
     _flushed:  sessions that had moved before the present view change began.
     """
@@ -35,6 +48,8 @@ class Leaving:
         self._stays = False
         self.moving: list[str] | None = None
         self._asked = 0
+        self._to_ask: deque[tuple[int, int]] = deque()
+        self._going: dict[int, tuple[int, int]] = {}
         self._ended_by: tuple[int, set[int]] = (0, set())
         self._flushed: set[int] = set()
 
@@ -54,10 +69,37 @@ class Leaving:
         self._stays = False
         if self.moving != addresses:
             self.moving = addresses
-            for place, session in enumerate(self._shared.sessions.values()):
+            # Durable sessions are handed over by us, and their clients sent after them.
+            ordinary = [number for number, session in self._shared.sessions.items() if session.durable is None]
+            self._to_ask = deque((number, place) for place, number in enumerate(ordinary))
+            self._going = {}
+        self.see_emptied()
+
+    def tick(self) -> None:
+        """Some who were asked may not move."""
+        if self._to_ask and self.moving is not None and not self._stays:
+            self._ask(self.moving)
+
+    def _ask(self, addresses: list[str]) -> None:
+        """Ask further clients, as far as those before have moved."""
+        sessions, now_ms = self._shared.sessions, self._shared.now_ms
+        for number, (until_ms, _) in list(self._going.items()):
+            session = sessions.get(number)
+            if session is None or session.moved or now_ms > until_ms:
+                del self._going[number]
+        room = MOVING_AT_ONCE - sum(count for _, count in self._going.values())
+        while self._to_ask:
+            number, place = self._to_ask[0]
+            session = sessions.get(number)
+            if session is not None and not session.moved:
+                count = 1 + len(session.subscriptions)
+                if self._going and count > room:
+                    break
+                room -= count
+                self._going[number] = (now_ms + PATIENCE_MS, count)
                 first = place % max(len(addresses), 1)
                 self._shared.write(session, frames.Move([*addresses[first:], *addresses[:first]]))
-        self.see_emptied()
+            self._to_ask.popleft()
 
     @property
     def takes_none(self) -> bool:
@@ -82,6 +124,8 @@ class Leaving:
             self._stays, self.moving = False, None
         if self.moving is None or self._stays:
             return
+        if self._to_ask:
+            self._ask(self.moving)
         self.handing.begin(self.moving)  # one may have come here in the meantime
         if not self._shared.sessions and self._changes.settled:
             if not self._validity.leave() or not self.handing.forgotten:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from cluster import frames
+from cluster.client import requests as requests_module
 from cluster.client.delivery import Delivery, Inbox
 from cluster.client.positions import Positions
 from cluster.client.protocol import Arrived, ClientProtocol, Durable, Ended, Opened, publication_limits
@@ -345,6 +346,49 @@ def test_a_restore_that_is_refused_ends_the_subscription() -> None:
     requests.answer(Done(3))
     assert not requests.knows(0)
     requests.check()
+
+
+def held(count: int) -> Requests:
+    """Return requests that hold so many subscriptions and have lost the connection."""
+    requests = Requests()
+    requests.connected()
+    for number in range(count):
+        requests.answer(Done(requests.open(f"a > {number}", "block").id))
+    requests.disconnected()
+    return requests
+
+
+def restored(requests: Requests) -> list[int]:
+    """Return the numbers whose restoring was asked for since the last call."""
+    return [frame.number for frame in decoded(requests.take())]
+
+
+def test_beside_a_former_session_a_few_are_restored_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "RESTORES_UNDERWAY", 2)
+    requests = held(5)
+    requests.connected(waiting=True)
+    assert restored(requests) == [0, 1]
+    requests.close(3)  # waits; until then both sessions hold it
+    (first, second) = requests._restoring
+    requests.answer(Done(second))
+    assert restored(requests) == [2]
+    requests.answer(Done(first))
+    assert restored(requests) == [3]
+    requests.check()
+    requests.disconnected()
+    requests.connected(waiting=True)
+    assert restored(requests) == [0, 1], "another connection begins anew"
+    assert requests.restoring
+    requests.go_on()
+    assert restored(requests) == [2, 4, 3], "nobody else serves it any more: the rest at once, then what has waited"
+    requests.check()
+
+
+def test_without_a_former_session_all_are_restored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "RESTORES_UNDERWAY", 2)
+    requests = held(5)
+    requests.connected()
+    assert restored(requests) == [0, 1, 2, 3, 4]
 
 
 def test_numbers_are_used_again_as_late_as_possible() -> None:
@@ -773,6 +817,25 @@ def test_publications_wait_until_subscriptions_are_restored() -> None:
     protocol.receive(encode_frame(Done(2)))
     [publish] = decoded(protocol.take_output())
     assert (type(publish), publish.first_sequence) == (Publish, 1)
+
+
+def test_publications_of_a_client_that_moves_do_not_wait_while_its_former_session_hears_them() -> None:
+    protocol = opened()
+    protocol.requests.open("a", "block")
+    protocol.take_output()
+    protocol.receive(encode_frame(Done(1)))
+    protocol.publishing.offer(one())
+    protocol.take_output()
+    protocol.part()
+    protocol.connection_made()
+    protocol.receive(encode_frame(WELCOME))
+    assert [type(found) for found in decoded(protocol.take_output())] == [Hello, frames.Subscribe, Publish]
+    protocol.settle()  # it has broken off
+    protocol.publishing.offer(one())
+    assert protocol.take_output() == []
+    protocol.receive(encode_frame(Done(2)))
+    [publish] = decoded(protocol.take_output())
+    assert (type(publish), publish.first_sequence) == (Publish, 2)
 
 
 @pytest.mark.parametrize("code", ["malformed", "version", "client_id", "too_large", "over_credit", "taken_over"])

@@ -36,6 +36,7 @@ from cluster.messages import (
     Settled,
     Switch,
 )
+from cluster.serving import leaving
 from cluster.view import View
 from tests.unit.edge import Edge, deliver, hello, publish, small_config
 from tests.unit.views import prepare, view
@@ -177,6 +178,45 @@ def test_clients_are_asked_to_move_and_go_on_meanwhile() -> None:
     edge.drain()
     (notify,) = edge.heard(subscriber)
     assert isinstance(notify, frames.Notify)
+
+
+def test_clients_are_asked_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "MOVING_AT_ONCE", 3)
+    edge, clients = logged_in(6)
+    large, *_ = clients
+    for number in range(3):
+        edge.subscribe(large, number)
+    asked: set[int] = set()
+
+    def asked_now() -> list[int]:
+        new = [place for place, client in enumerate(clients) if place not in asked and edge.heard(client)]
+        asked.update(new)
+        return new
+
+    tell(edge, MoveClients(["host:1"], 1))
+    assert asked_now() == [0], "one goes, however much it holds"
+    edge.say(clients[3], frames.Goodbye())
+    edge.say(clients[1], publish(1))
+    assert asked_now() == []
+    edge.say(large, frames.Moved())
+    assert asked_now() == [1, 2, 4], "as many as there is room for, of those who are there"
+    edge.pass_ms(1000)
+    assert asked_now() == []
+    edge.pass_ms(100)
+    assert asked_now() == [5], "they were waited for long enough"
+
+
+def test_one_that_stays_after_all_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "MOVING_AT_ONCE", 1)
+    edge, (first, second) = logged_in(2)
+    tell(edge, MoveClients(["host:1"], 1))
+    edge.feed(Received(COORDINATOR_PEER, Serve(1)))
+    edge.heard(first)
+    edge.say(first, frames.Goodbye())
+    edge.pass_ms(5000)
+    assert edge.heard(second) == []
+    tell(edge, MoveClients(["host:1"], 2))
+    assert edge.heard(second) == [frames.Move(["host:1"])]
 
 
 def test_nobody_is_let_in_where_clients_are_to_leave() -> None:
