@@ -7,6 +7,7 @@ it asks when it is made, so the list of its arguments is the list of what it dep
     sessions, login, attaching    clients that have logged in; durable sessions, which outlive their connections
     publishing, books             from Publish to Acknowledged, and what became of it
     subscribing, changes          from Subscribe to Done, and what a recovery needs to do it again
+    gathering                     what both of them send to access points, in its order
     delivering, notifying         from Deliver to Notify
     giving                        what is valid, to a new subscription
     leaving                       clients move away before this connection point goes
