@@ -195,7 +195,7 @@ class Transitions(Settings, frozen=True):
                         through halves the next one and has it wait: queues are long. Otherwise it follows at once.
     start_timeout_ms:   until a process that is started has joined and has its lanes, code compiled if need be.
     prepare_timeout_ms: from the beginning of a view change to its decision; then it is aborted.
-    move_clients_ms:    clients of a connection point that is to leave have so long to move; then they are disconnected.
+    move_clients_ms:    clients of a connection point that is to leave are disconnected when none has moved for so long.
     """
 
     strategy: Literal["waves", "all_at_once", "stop_swap"] = "waves"

@@ -10,7 +10,10 @@ from cluster.messages import CONNECTION_POINT, Drain, MoveClients, Peer, Send
 
 
 class Leavers:
-    """Empties connection points, and ends processes. _deadline_ms: by when clients are to have moved, None for none."""
+    """Empties connection points, and ends processes.
+
+    _deadline_ms: by when the next client is to have moved, None for none.
+    """
 
     def __init__(self, shared: Shared, roster: Roster) -> None:
         self._shared = shared
@@ -50,9 +53,15 @@ class Leavers:
         return True
 
     def moved(self, peer: Peer, number: int) -> None:
-        """Some client of this connection point has moved, since the MoveClients of this number."""
+        """Some client of this connection point has moved, since the MoveClients of this number.
+
+        As they are asked a few at a time, many take long: the others have as long again.
+        """
         report = self._shared.reports[peer]
-        report.moved = report.moved or report.asked == number
+        if report.asked == number and not report.moved:
+            report.moved = True
+            if self._deadline_ms is not None:
+                self._deadline_ms = self._shared.now_ms + self._shared.settings.move_clients_ms
 
     def emptied(self, peer: Peer, number: int) -> None:
         """No client is left there, since the MoveClients of this number."""

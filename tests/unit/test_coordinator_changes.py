@@ -258,6 +258,23 @@ def test_clients_that_do_not_move_are_disconnected_in_the_end() -> None:
     assert control.slots(CONNECTION_POINT) == [0]
 
 
+def test_as_long_as_clients_move_the_others_have_time() -> None:
+    control = Control(
+        Config(layers=Layers(connection_points=2), transitions=Transitions(move_clients_ms=5_000))
+    ).serve()
+    last = Peer(CONNECTION_POINT, 1)
+    control.ask("scale", connection_points=1)
+    control.pending.clear()  # the clients stay where they are
+    control.pass_ms(4_000)
+    control.say(last, ClientsMoved(1))
+    control.settle()
+    control.take()
+    control.pass_ms(4_950)
+    assert control.sent(Drain) == []
+    control.pass_ms(100)
+    assert control.sent(Drain) == [last]
+
+
 def test_clients_that_do_not_move_are_disconnected_even_if_another_wish_came_meanwhile() -> None:
     control = Control(
         Config(layers=Layers(connection_points=2), transitions=Transitions(move_clients_ms=5_000))
