@@ -47,9 +47,9 @@ class Reader:
 
 
 async def publish(client: Client, made: list[dict[str, Any]], stop: asyncio.Event, seed: int) -> None:
-    """Publish until told to stop, in bursts."""
+    """Publish until told to stop, in bursts; a few at the least, however soon that is."""
     rng = random.Random(seed)
-    while not stop.is_set():
+    while not stop.is_set() or len(made) < 20:
         burst = [
             {"n": len(made) + place, "a": rng.randrange(8), "b": rng.random() * 9}
             for place in range(rng.randrange(1, 9))
