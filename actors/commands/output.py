@@ -101,9 +101,12 @@ def verify(ctx: click.Context, place: str | None, config_path: str | None) -> No
 
     Problems make the exit code 1; notes are what a crash may leave, and the next writer sees to.
     """
+    from cluster.output.reader import check_there
     from cluster.output.verify import verify as verified
 
-    found = verified(*places(place, config_path))
+    disk, local = places(place, config_path)
+    check_there(disk)
+    found = verified(disk, local)
     for finding in found.findings:
         click.echo(str(finding))
     click.echo(
@@ -178,8 +181,10 @@ def compact(ctx: click.Context, place: str | None, config_path: str | None, grac
     """
     from cluster.config import load_config
     from cluster.output.adopting import compact as compacted
+    from cluster.output.reader import check_there
 
     disk, local = places(place, config_path)
+    check_there(disk)
     settings = load_config(config_path).output
     failed = False
     for slot, done in compacted(disk, local, settings.compact_below_bytes, settings.compact_to_bytes, grace).items():

@@ -199,10 +199,15 @@ def open_log(place: str | Path) -> Log:
     return log_on(open_disk(place))
 
 
-def log_on(disk: Disk) -> Log:
-    """Return the log on a disk; as open_log."""
+def check_there(disk: Disk) -> None:
+    """Raise OutputError if there is no log on a disk."""
     if not disk.names(FOLDER):
         raise OutputError(f"no matched output: there is no folder {FOLDER} in it", file=str(disk))
+
+
+def log_on(disk: Disk) -> Log:
+    """Return the log on a disk; as open_log."""
+    check_there(disk)
     log = Log(disk)
     log.refresh()
     return log

@@ -210,7 +210,7 @@ def test_what_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"data_directory": str(tmp_path)}))
     for arguments, words in (
-        (["ls", str(tmp_path)], "no matched output"),
+        *(([command, str(tmp_path / "gone")], "no matched output") for command in ("ls", "tail", "verify", "compact")),
         (["verify", "--config", str(config)], "output.path: is not set"),
     ):
         result = kittiwake(*arguments)
