@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -113,8 +114,8 @@ def exceedances(limits_path: str | None, **given: Any) -> None:
 @input_options
 @follow_options
 @reading_options
-@click.option("--k", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--window", type=Duration(), default="1d", show_default=True)
+@click.option("--k", type=click.IntRange(min=1), default=10, show_default=True, help="How many of each window.")
+@click.option("--window", type=Duration(), default="1d", show_default=True, help="How long a window is.")
 @click.option("--slide", type=Duration(), default="1h", show_default=True, help="From one window to the next.")
 def topk(k: int, window: int, slide: int, **given: Any) -> None:
     """Find the k highest readings of each quantity in each sliding window."""
@@ -256,11 +257,17 @@ def _run(name: str, given: dict[str, Any], **chosen: Any) -> None:
 
 
 def seal_input(source: Input) -> None:
-    """Have all rows in segments that a cluster has written which runs no more, and say so."""
+    """Have all rows in segments that a cluster has written which runs no more, and say so.
+
+    Raises OutputError if there is no log, or it is damaged: Spark would say so only once it has started.
+    """
     from actors.commands.output import tell_sealed
     from cluster.output.adopting import seal_ended_at
+    from cluster.output.reader import open_log
 
     tell_sealed(seal_ended_at(source.path))
+    if source.format == "kittiwake":
+        open_log(source.path)
 
 
 def _describe(source: Input, streams: dict[str, Progress]) -> str:
@@ -327,23 +334,40 @@ class _Stopped:
         return bool(self.number)
 
     def cancels(self, spark: SparkSession) -> None:
-        """Have a signal end the work at once, from here on."""
+        """Have a signal end the work at once, from here on. One that has come already does."""
         self._spark = spark
+        if self.number:
+            raise Interrupted(self.number)
 
     def take(self, number: int, frame: object) -> None:
         """Take a signal: what runs in batches ends with the one underway, all else is cut short."""
         first, self.number = not self.number, number
         if self._spark is not None or not first:
+            logging.disable(logging.CRITICAL)  # py4j logs a stack trace of what interrupts it
             raise Interrupted(number)
 
 
 @contextmanager
 def _signals() -> Iterator[_Stopped]:
+    """Take signals meanwhile. Raises Interrupted for one that has cut the body short.
+
+    py4j makes an error of its own of whatever is raised while it waits for the JVM, which is nearly always; and a
+    signal to the whole process group ends the JVM as well.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     stopped = _Stopped()
     before = {number: signal.signal(number, stopped.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    logs = logging.root.manager.disable
     try:
         yield stopped
+    except (Py4JError, PySparkException, OSError) as error:
+        if not stopped():
+            raise
+        raise Interrupted(stopped.number) from error
     finally:
+        logging.disable(logs)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -355,7 +379,10 @@ def spark_session(app: str, memory: str) -> Iterator[SparkSession]:
 
     from cluster.spark import session
 
+    before = signal.getsignal(signal.SIGINT)
     spark = session(app, **{"spark.driver.memory": memory})
+    # Spark has put its own there, which cuts short whatever runs, with KeyboardInterrupt.
+    signal.signal(signal.SIGINT, before)
     try:
         yield spark
     finally:

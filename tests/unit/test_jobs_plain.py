@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +16,11 @@ import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JNetworkError
 
+import cluster.spark
 from actors.cli import main
+from actors.commands import analyse
 from actors.commands.analyse_options import Duration, operations_in, subscriptions_in
-from actors.commands.failures import Failure
+from actors.commands.failures import Failure, Interrupted
 from cluster.errors import ConfigError, SparkError
 from cluster.output.disk import LocalDisk
 from cluster.output.slot_log import write_rows
@@ -134,6 +138,61 @@ def test_the_command_line_is_checked_before_spark_starts(tmp_path: Path, argumen
     done = CliRunner().invoke(main, ["analyse", *arguments, "--input", str(tmp_path), "--to", str(tmp_path / "to")])
     assert done.exit_code in (1, 2)
     assert said in done.output
+
+
+@pytest.mark.parametrize("job", ["series", "report"])
+def test_that_there_is_no_output_is_said_before_spark_starts(tmp_path: Path, job: str) -> None:
+    gone = tmp_path / "gone"
+    done = CliRunner().invoke(main, ["analyse", job, "--input", str(gone), "--to", str(tmp_path / "to")])
+    assert done.exit_code == 1
+    assert done.output == f"Error: {gone}: no matched output: there is no folder _kittiwake in it\n"
+
+
+def test_a_signal_is_one_whatever_py4j_makes_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    def called(spark: Any, number: int | None) -> None:
+        with analyse._signals() as stopped:
+            stopped.cancels(spark)
+            try:
+                if number is not None:
+                    signal.raise_signal(number)
+            except Interrupted:
+                logging.exception("Exception while sending command.")
+            raise Py4JNetworkError("Error while sending or receiving")
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        called(object(), signal.SIGTERM)
+    assert not caplog.records
+    logging.error("as ever")
+    assert caplog.messages == ["as ever"]
+    with pytest.raises(Py4JNetworkError):
+        called(object(), None)
+
+
+def test_a_signal_that_comes_while_spark_starts_is_minded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spark:
+        stopped = False
+
+        def stop(self) -> None:
+            Spark.stopped = True
+
+    def start(app: str, **conf: object) -> Spark:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as pyspark does
+        return Spark()
+
+    monkeypatch.setattr(cluster.spark, "session", start)
+    with analyse._signals() as stopped, analyse.spark_session("test", "1g"):
+        signal.raise_signal(signal.SIGINT)
+        assert stopped.number == signal.SIGINT
+    Spark.stopped = False
+
+    def run() -> None:
+        with analyse._signals() as stopped, analyse.spark_session("test", "1g") as spark:
+            signal.raise_signal(signal.SIGINT)
+            stopped.cancels(spark)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        run()
+    assert Spark.stopped
 
 
 def file(document: Any) -> io.BytesIO:
@@ -317,6 +376,11 @@ def test_a_stream_that_failed_is_named_and_all_are_stopped() -> None:
     assert caught.value.__cause__ is failure
     assert shown == [["good", "bad"]]
     assert [query.stopped for query in queries] == [True, True]
+
+
+def test_an_error_of_ours_that_came_through_spark_is_told_without_its_class() -> None:
+    stack = "Traceback\n  File x\ncluster.output.errors.OutputError: out/output: no matched output\n\n\tat org.apache"
+    assert running.first_line(ValueError(stack)) == "out/output: no matched output"
 
 
 def test_how_far_behind_a_stream_is_that_says_nothing_of_use_is_not_known(tmp_path: Path) -> None:

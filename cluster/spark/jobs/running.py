@@ -7,6 +7,7 @@ run_follow(spark, "series", log, options, folder, ...)   until it is stopped, or
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -194,11 +195,12 @@ def _raise_failed(queries: list[StreamingQuery]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of Spark says, without its stacks."""
+    """Return what an error of Spark says, without its stacks; of one of ours, without its class."""
     text = error.getMessage() if isinstance(error, PySparkException) else None
     lines = [line.strip() for line in (text or str(error)).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("cluster.") or "Error: " in line]
-    return (ours or lines or [type(error).__name__])[-1 if ours else 0]
+    found = (ours or lines or [type(error).__name__])[-1 if ours else 0]
+    return re.sub(r"^cluster(\.\w+)+: ", "", found)
 
 
 @contextmanager
