@@ -130,6 +130,9 @@ def lines(document: dict[str, Any]) -> list[str]:
     found.append(f"Matchers: {document['matchers']['reason']}.")
     if "cost_per_hour" in document:
         found.append(f"That costs {document['cost_per_hour']:,.2f} {document['currency']} an hour.")
-    words = {one["confidence"] for one in document["layers"].values()}
-    found += [f"Learned: {text}." for text in sorted(words)]
+    learned: dict[str, list[str]] = {}
+    for layer, one in document["layers"].items():
+        learned.setdefault(one["confidence"], []).append(layer.replace("_", " ") + "s")
+    for text, layers in learned.items():
+        found.append(f"Learned{'' if len(learned) == 1 else ' of ' + ', '.join(layers)}: {text}.")
     return found

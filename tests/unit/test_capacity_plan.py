@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from actors.commands.capacity_plan import plan
+from actors.commands.capacity_plan import lines, plan
 from actors.recording import Recorder
 from autoscaler.capacity import CapacityModel
 from autoscaler.costs import Load
@@ -69,6 +69,14 @@ def test_options_go_before_the_summary_and_a_recording_before_the_prior(interest
     assert before["layers"][MATCHER]["slices"] == 1
     assert after["layers"][MATCHER]["slices"] == 4, "this cluster is slower than the one of the prior"
     assert "199 observations at 2 sizes" in after["layers"][MATCHER]["confidence"]
+    after["layers"][MATCHER]["confidence"] = "alone"
+    for layer in set(LAYERS) - {MATCHER}:
+        after["layers"][layer]["confidence"] = "together"
+    told = [line for line in lines(after) if line.startswith("Learned")]
+    assert told == [
+        "Learned of connection points, access points, exit points: together.",
+        "Learned of matchers: alone.",
+    ]
 
 
 def test_it_says_when_no_number_will_do() -> None:
