@@ -68,7 +68,8 @@ def read_run_file(config: Config) -> RunFile:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunFile)
     except FileNotFoundError:
-        raise KittiwakeError(f"no cluster {config.name!r} runs here: {path} is missing") from None
+        missing = f"{path} is missing (`kittiwake up` starts one)"
+        raise KittiwakeError(f"no cluster {config.name!r} runs here: {missing}") from None
     except (OSError, msgspec.DecodeError) as error:
         raise KittiwakeError(f"{path} is unreadable: {error}") from error
 

@@ -39,4 +39,4 @@ def _guess(path: Path) -> str:
         return "jsonl"
     if name.endswith((".csv", ".tsv")):
         return "csv"
-    raise ReadingsError(f"{path}: its name does not tell its format; give one of {', '.join(FORMATS)}")
+    raise ReadingsError(f"{path}: its name does not tell its format; say which: --format {'|'.join(FORMATS)}")

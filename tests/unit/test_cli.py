@@ -658,6 +658,7 @@ def test_without_a_cluster_there_is_nothing_to_scale(command: list[str], tmp_pat
     result = kittiwake(*command, "--config", str(config))
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: no cluster 'absent' runs here: ")
+    assert result.stderr.endswith(" is missing (`kittiwake up` starts one)\n")
 
 
 def test_sizes_and_durations_for_people() -> None:

@@ -204,7 +204,7 @@ def test_open_readings(tmp_path: Path) -> None:
     assert isinstance(open_readings(tmp_path / "a.ndjson"), JsonLinesFile)
     assert isinstance(open_readings(tmp_path / "a.data", "jsonl"), JsonLinesFile)
     for path, format, reason in (
-        (tmp_path / "a.data", None, "does not tell its format"),
+        (tmp_path / "a.data", None, "say which: --format madrid"),
         (tmp_path / "absent", None, "no such file"),
         (tmp_path, "csv", "is a folder"),
         (tmp_path, None, "no estaciones"),
