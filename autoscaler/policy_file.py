@@ -54,7 +54,7 @@ class PolicyFileError(ConfigError):
         self.source = source
         self.problems = sorted(problems)
         super().__init__(
-            "\n".join(f"{source}:{line}: {key + ': ' if key else ''}{text}" for line, key, text in problems)
+            "\n".join(f"{source}:{line}: {key + ': ' if key else ''}{text}" for line, key, text in self.problems)
         )
 
 
@@ -86,9 +86,9 @@ def policy_of(text: bytes, source: str = "the policy", folder: FilePath = FilePa
     """
     document = Lines(text, source)
     _durations(document.value)
-    unknown = list(_unknown(document.value, inspect.type_info(ScalingPolicy), ()))
-    if unknown:
-        _fail(document, unknown)
+    misfits = list(_misfits(document.value, inspect.type_info(ScalingPolicy), ()))
+    if misfits:
+        _fail(document, misfits)
     try:
         policy = msgspec.convert(document.value, ScalingPolicy)
     except msgspec.ValidationError as error:
@@ -144,11 +144,11 @@ def _durations(value: Any) -> None:
                 _durations(one)
 
 
-def _unknown(value: Any, kind: inspect.Type, path: Path) -> Iterator[tuple[Path, str]]:
-    """Find keys and types of triggers that are not known."""
+def _misfits(value: Any, kind: inspect.Type, path: Path) -> Iterator[tuple[Path, str]]:
+    """Find keys and types of triggers that are not known, and keys that are missing."""
     if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
         for place, one in enumerate(value):
-            yield from _unknown(one, kind.item_type, (*path, place))
+            yield from _misfits(one, kind.item_type, (*path, place))
     if not isinstance(value, dict):
         return
     structs = [one for one in getattr(kind, "types", (kind,)) if isinstance(one, inspect.StructType)]
@@ -165,7 +165,7 @@ def _unknown(value: Any, kind: inspect.Type, path: Path) -> Iterator[tuple[Path,
         allowed = sorted({*fields, *([struct.tag_field] if struct.tag_field else [])})
         for key, one in value.items():
             if key in fields:
-                yield from _unknown(one, fields[key], (*path, key))
+                yield from _misfits(one, fields[key], (*path, key))
             elif key != struct.tag_field:
                 near = difflib.get_close_matches(key, allowed, 1)
                 hint = ELSEWHERE.get(key) or (near[0] if near else None)
@@ -177,6 +177,9 @@ def _unknown(value: Any, kind: inspect.Type, path: Path) -> Iterator[tuple[Path,
                     else f": see {hint}"
                 )
                 yield (*path, key), f"no such key{more}; allowed are {', '.join(allowed)}"
+        for field in struct.fields:
+            if field.required and field.encode_name not in value:
+                yield path, f"{field.encode_name} is missing"
 
 
 def _explained(error: msgspec.ValidationError) -> tuple[Path, str]:
@@ -186,9 +189,6 @@ def _explained(error: msgspec.ValidationError) -> tuple[Path, str]:
         int(part[1:-1]) if part.startswith("[") else part.removeprefix(".")
         for part in re.findall(r"\.\w+|\[\d+\]", place.rstrip("`").removeprefix("$"))
     )
-    missing = re.fullmatch(r"Object missing required field `(\w+)`", text)
-    if missing is not None:
-        return path, f"{missing[1]} is missing"
     allowed = _literals(inspect.type_info(ScalingPolicy), path)
     return path, f"{text}; allowed are {', '.join(map(str, allowed))}" if allowed else text
 

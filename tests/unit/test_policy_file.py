@@ -71,6 +71,28 @@ def test_a_policy_is_read() -> None:
     assert policy.layers.of("access_point") is None
 
 
+def test_the_example_in_the_readme_holds() -> None:
+    readme = (CONFIGS.parent / "README.md").read_text()
+    example = readme[readme.index("apiVersion: kittiwake/v1\n") :].partition("```")[0]
+    matcher = policy_of(example.encode()).layers.of("matcher")
+    assert matcher is not None
+    assert len(matcher.triggers) == 4
+
+
+def test_all_that_is_missing_or_unknown_is_told_at_once_line_by_line() -> None:
+    with pytest.raises(PolicyFileError) as caught:
+        policy_of(b"layers:\n  matcher:\n    triggers: [{type: split_merge}]\n    most: 1\n", "p.yaml")
+    told = [line.partition(";")[0] for line in str(caught.value).splitlines()]
+    assert told == [
+        "p.yaml:1: apiVersion is missing",
+        "p.yaml:1: kind is missing",
+        "p.yaml:1: metadata is missing",
+        "p.yaml:3: layers.matcher.triggers[0]: merge_below_ms is missing",
+        "p.yaml:3: layers.matcher.triggers[0]: split_above_ms is missing",
+        "p.yaml:4: layers.matcher.most: no such key",
+    ]
+
+
 @pytest.mark.parametrize("name", READY)
 def test_the_ready_policies_hold(name: str) -> None:
     policy = load_policy(CONFIGS / name)
@@ -294,7 +316,11 @@ def test_a_prior_is_read_from_the_file_beside_the_policy(tmp_path: Path) -> None
         ("{interest: none.json}", "capacity.interest", "none.json cannot be read: No such file or directory"),
         ("{interest: broken.json}", "capacity.interest", "broken.json: interest summary: JSON is malformed"),
         ("{interest: less.json}", "capacity.interest", "less.json: interest summary: subscriptions is -1"),
-        ("{interest: {subscriptions: 5}}", "capacity.interest", "publications_per_second is missing"),
+        (
+            json.dumps({"interest": {key: INTEREST[key] for key in INTEREST if key != "publications_per_second"}}),
+            "capacity.interest",
+            "publications_per_second is missing",
+        ),
         ("{interest: 5}", "capacity.interest", "Expected `str | object | null`, got `int`"),
         ("{intrest: a.json}", "capacity.intrest", "no such key (did you mean interest?); allowed are interest"),
         (json.dumps({"interest": INTEREST | {"subscriptions": -1}}), "capacity.interest", "subscriptions is -1"),
