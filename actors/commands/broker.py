@@ -29,7 +29,12 @@ RAY_IS_GONE = (
 
 @click.command(short_help="Start a cluster and keep it up.")
 @config_option
-@click.option("--fresh", is_flag=True, help="Throw away what an earlier cluster has left in the data directory.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Throw away what an earlier cluster has left in the data directory, durable sessions and valid publications "
+    "included. Matched output, dead letters and recorded signals stay.",
+)
 def up(config_path: str | None, fresh: bool) -> None:
     """Start a cluster and keep it up until SIGINT (Ctrl-C) or SIGTERM, which end it cleanly; a second one, at once.
 
