@@ -120,7 +120,7 @@ async def demo(
     config: None is one process a layer, on any free port. data: a folder of Madrid's; None is the generator.
     report: the folder below which the matched output goes (OUTPUT); what an earlier demo has left there goes away.
     """
-    from actors.launch import launch
+    from actors.launch import FIRST_START, launch
 
     source = Source(data, READINGS, limit)
     readings = source.open()  # before anything starts: the path may be wrong
@@ -132,7 +132,7 @@ async def demo(
         config = with_output(config, report / OUTPUT)
     started = time.perf_counter()
     with Oracle(source, [interest.filter for interest in interests], min(4, os.cpu_count() or 1)) as oracle:
-        show("starting the cluster (on its first start a machine compiles the matching index)")
+        show(f"starting the cluster ({FIRST_START})")
         async with launch(config, fresh=True) as broker:
             signals.arm()
             show(

@@ -38,6 +38,8 @@ from cluster.messages import COORDINATOR
 __all__ = ["Broker", "compile_matching", "launch", "prepare_environment", "read_status"]
 
 LOOPBACK = "127.0.0.1"
+FIRST_START = "on its first start a machine compiles the matching index, which takes minutes"
+"""What to tell who waits for a cluster: nothing else is said meanwhile."""
 
 log = logging.getLogger("kittiwake")
 RAY_ANSWERS_S = 5.0

@@ -56,9 +56,9 @@ def up(config_path: str | None, fresh: bool) -> None:
 
 
 async def _up(config: Config, signals: Signals, fresh: bool) -> None:
-    from actors.launch import launch
+    from actors.launch import FIRST_START, launch
 
-    click.echo(f"kittiwake: starting cluster {config.name!r}", err=True)
+    click.echo(f"kittiwake: starting cluster {config.name!r} ({FIRST_START})", err=True)
     async with launch(config, fresh=fresh) as broker:
         signals.arm()
         for endpoint in broker.endpoints:

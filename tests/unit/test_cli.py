@@ -498,6 +498,7 @@ def test_up_prints_endpoints_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -
     result = kittiwake("up")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == list(Broker.endpoints)
+    assert "first start" in result.stderr.splitlines()[0]
     assert result.stderr.splitlines()[-2:] == ["kittiwake: lost matcher 0", "kittiwake: down"]
     assert left == [True]
 
