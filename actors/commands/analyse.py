@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -373,16 +374,30 @@ def _signals() -> Iterator[_Stopped]:
 
 
 @contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Keep pyspark from taking SIGINT while it starts a context: its handler calls the JVM, whatever call is underway,
+    and raises KeyboardInterrupt. There is no setting for that; to put ours back afterwards leaves the seconds between.
+    """
+    from pyspark.core import context
+
+    module = vars(context)
+    before = module["signal"]
+    module["signal"] = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda number, handler: None)
+    try:
+        yield
+    finally:
+        module["signal"] = before
+
+
+@contextmanager
 def spark_session(app: str, memory: str) -> Iterator[SparkSession]:
     """Give a Spark session, and stop it. memory: of the driver, as `2g`."""
     from py4j.protocol import Py4JError
 
     from cluster.spark import session
 
-    before = signal.getsignal(signal.SIGINT)
-    spark = session(app, **{"spark.driver.memory": memory})
-    # Spark has put its own there, which cuts short whatever runs, with KeyboardInterrupt.
-    signal.signal(signal.SIGINT, before)
+    with _handlers_kept():
+        spark = session(app, **{"spark.driver.memory": memory})
     try:
         yield spark
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark.core.context
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JNetworkError
@@ -176,7 +177,7 @@ def test_a_signal_that_comes_while_spark_starts_is_minded(monkeypatch: pytest.Mo
             Spark.stopped = True
 
     def start(app: str, **conf: object) -> Spark:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as pyspark does
+        pyspark.core.context.signal.signal(signal.SIGINT, signal.default_int_handler)  # as pyspark does
         return Spark()
 
     monkeypatch.setattr(cluster.spark, "session", start)
