@@ -44,7 +44,10 @@ from cluster.matching.machine import (
 )
 from cluster.matching.pool import B_CAPACITY, B_COUNT, B_ITEMS, B_RESIDUE
 
-_DENSE = 48  # hits in a leaf times this above the leaves of the order: reading all bits costs less than marking
+_DENSE = 16
+"""Hits in a leaf times this above the leaves of the order: reading all bits costs less than marking.
+
+With 48, geofence spent 40 % of its time reading 400 leaves for 20 hits (100,000 subscriptions, AMD EPYC)."""
 _WHOLE_COLUMNS_MAX = 6  # with more columns hardly ever does a whole block hold
 
 
@@ -233,6 +236,16 @@ def prefetch_block(m: int, block: int) -> None:
 
 
 @compiled
+def prefetch_leaf(m: int, leaf: int, columns: int) -> None:
+    """Ask for what is looked at in a leaf of 64: its entries, and the ranges and codes of its bounds."""
+    for line in range(0, B_ITEMS + 4 * tiles.FAN, 64):
+        prefetch(m + leaf + line)
+    codes = m + tiles.codes_at(leaf)
+    for line in range(0, tiles.CODES_BYTES * columns + 64, 64):
+        prefetch(codes + line)
+
+
+@compiled
 def search_tree(m: int, slot: int, root: int, height: int, words: int, columns: int, payload: int) -> int:
     """Search below a node; returns hits."""
     # A stack word: the block's ref, and in its low bits the height << 1 | whole.
@@ -262,7 +275,10 @@ def search_tree(m: int, slot: int, root: int, height: int, words: int, columns: 
             place = lowest_bit(some)
             some &= some - 1
             child = load64(block + B_ITEMS + 8 * place)
-            prefetch_block(m, child)
+            if level == 1:
+                prefetch_leaf(m, child, columns)
+            else:
+                prefetch_block(m, child)
             store64(stack + 8 * depth, child | lower | ((every >> place) & 1))
             depth += 1
     store64(m + S_LOOKED, load64(m + S_LOOKED) + looked)

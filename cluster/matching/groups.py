@@ -8,8 +8,8 @@ position (O_MARKS): positions are looked up one leaf behind the search and marke
 all over memory and are asked for a leaf ahead. `read_marks` turns the marks to the bits by slot that are read off, 64
 positions at a time.
 
-Leaves of 64 and nodes of 64 children fit this: a comparison gives 64 bits of one slot; `turn_16` turns 16 of them
-to 64 words of 16.
+Leaves of 64 fit this: a comparison gives 64 bits of one slot; `turn_16` turns 16 of them to 64 words of 16. A node's
+children, few in most clusters, are each compared with the numbers of all slots at once (`below_16`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from cluster.matching.layout import (
     SLOTS,
 )
 from cluster.matching.machine import (
+    below_16,
     bytes_below,
     bytes_equal,
     clear_lanes,
@@ -44,7 +45,6 @@ from cluster.matching.machine import (
     load64,
     load_double,
     lowest_bit,
-    mark_lanes,
     marked_lanes,
     nonzero_16,
     numbers_16,
@@ -65,8 +65,6 @@ _POSITIONS_COUNT = S_GROUP + 528  # positions of the entries of the one before i
 _MASKS = S_GROUP + 1024  # by slot: which entries of the leaf hold
 _EQUAL = _MASKS + 8 * SLOTS  # by slot: which of these have a code equal to the slot's
 _FOUND = S_GROUP + 2048  # lanes: which slots hit the entry; arbitrary between leaves
-_SOME = S_GROUP + 2560  # lanes: which slots may have hits below the child
-_EVERY = S_GROUP + 3072  # lanes: which slots hit all below the child
 _CODES = S_GROUP + 4096  # by column: the code of the number by slot, four bytes of it; then so its finer step
 _CODE_BYTES = 2 * 4 * SLOTS
 _FOUND_ENTRIES = S_GROUP + 6400  # conjunction << SLOTS | the slots that hit it
@@ -123,45 +121,26 @@ def search(m: int, root: int, height: int, words: int, columns: int, slots: int,
         slots &= _ALL_SLOTS
         if level == 0:
             if depth:
-                _prefetch_leaf(m, load64(stack + 16 * depth - 16) & ~15, columns)
+                blocks.prefetch_leaf(m, load64(stack + 16 * depth - 16) & ~15, columns)
             _search_leaf(m, block, words, columns, slots, whole, payload)
             looked += count_bits(slots | whole)
             continue
-        rest = slots
-        while rest:
-            slot = lowest_bit(rest)
-            rest &= rest - 1
-            take_values(m, slot, columns)
-            some, every = blocks.children(m, block, words, columns)
-            mark_lanes(m + _SOME, some, 1 << slot)
-            mark_lanes(m + _EVERY, every & some, 1 << slot)
-        left = marked_lanes(m + _SOME, _ALL_SLOTS)
-        if whole:
-            count = load32(block + B_COUNT)
-            left = -1 if count == tiles.FAN else (1 << count) - 1
-        while left:
-            place = lowest_bit(left)
-            left &= left - 1
-            child = load64(block + B_ITEMS + 8 * place)
-            blocks.prefetch_block(m, child)
-            every = load16(m + _EVERY + 2 * place) | whole
-            some = load16(m + _SOME + 2 * place) & ~every
-            store64(stack + 16 * depth, child | (level - 1))
-            store64(stack + 16 * depth + 8, some | every << SLOTS)
-            depth += 1
-        clear_lanes(m + _SOME)
-        clear_lanes(m + _EVERY)
+        step = 8 * load32(block + B_CAPACITY)
+        bounds = block + B_ITEMS + step
+        for place in range(load32(block + B_COUNT)):
+            some = 0
+            every = whole
+            if slots:
+                outcomes = below_16(bounds + 8 * place, step, m + _ROWS, m + _SIDES, columns)
+                every |= outcomes >> SLOTS & slots
+                some = outcomes & slots & ~every
+            if some | every:
+                child = load64(block + B_ITEMS + 8 * place)
+                blocks.prefetch_block(m, child)
+                store64(stack + 16 * depth, child | (level - 1))
+                store64(stack + 16 * depth + 8, some | every << SLOTS)
+                depth += 1
     store64(m + S_LOOKED, load64(m + S_LOOKED) + looked)
-
-
-@compiled
-def _prefetch_leaf(m: int, leaf: int, columns: int) -> None:
-    """Ask for what is looked at in a leaf of 64: its entries, and the ranges and codes of its bounds."""
-    for line in range(0, B_ITEMS + 4 * tiles.FAN, 64):
-        prefetch(m + leaf + line)
-    codes = m + tiles.codes_at(leaf)
-    for line in range(0, tiles.CODES_BYTES * columns + 64, 64):
-        prefetch(codes + line)
 
 
 @compiled

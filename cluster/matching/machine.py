@@ -251,22 +251,6 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
 
 
 @intrinsic
-def mark_lanes(typingctx: Any, address: Any, mask: Any, bit: Any) -> Any:
-    """Set a bit of 16 (1 << its place) in those of the 64 words of 16 bits at the address that the mask names."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = builder.inttoptr(arguments[0], _LANES.as_pointer())
-        lanes = builder.load(place, align=2)
-        named = builder.bitcast(arguments[1], ir.VectorType(ir.IntType(1), 64))
-        bits = _spread(builder, builder.trunc(arguments[2], _I16), _LANES)
-        marked = builder.or_(lanes, builder.select(named, bits, ir.Constant(_LANES, [0] * 64)))
-        builder.store(marked, place, align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
 def marked_lanes(typingctx: Any, address: Any, bits: Any) -> Any:
     """Bit j is set where the j-th of 64 words of 16 bits at the address has one of the bits."""
 
@@ -403,6 +387,49 @@ def compare_16(
 
 
 @intrinsic
+def below_16(typingctx: Any, bounds: Any, step: Any, rows: Any, sides: Any, columns: Any) -> Any:
+    """Compare a child's bounds with the numbers of 16 slots in all columns; NaN holds nowhere.
+
+    bounds: address of the child's least bound in the first column; its greatest lies `step` bytes behind, and its
+            bounds in the next column 2 * `step` bytes.
+    rows:   a word a column: address of 16 doubles. sides: a word a column: 1 where bounds are to be at least the
+            number, 0 where at most.
+    Bit j is set where some bound between the two may hold for slot j in each column, bit 16 + j where all do.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bounds, step, rows, sides, columns = arguments
+        lanes = ir.VectorType(_I64, 16)
+        cells = [cgutils.alloca_once(builder, lanes) for _ in range(2)]
+        for cell in cells:
+            builder.store(ir.Constant(lanes, [-1] * 16), cell)
+        with cgutils.for_range(builder, columns) as loop:
+            offset = builder.mul(loop.index, ir.Constant(_I64, 8))
+            side = builder.load(builder.inttoptr(builder.add(sides, offset), _I64.as_pointer()), align=8)
+            # Where bounds are to be at least the number, -bound <= -number is asked, so that there is no branch.
+            sign = builder.shl(side, ir.Constant(_I64, 63))
+            row = builder.load(builder.inttoptr(builder.add(rows, offset), _I64.as_pointer()), align=8)
+            numbers = builder.load(builder.inttoptr(row, lanes.as_pointer()), align=8)
+            numbers = builder.bitcast(builder.xor(numbers, _spread(builder, sign, lanes)), _SIXTEEN)
+            least = builder.add(bounds, builder.mul(builder.shl(loop.index, ir.Constant(_I64, 1)), step))
+            to_greatest = builder.and_(step, builder.neg(side))
+            some_at = builder.add(least, to_greatest)
+            every_at = builder.sub(builder.add(least, step), to_greatest)
+            for cell, at in zip(cells, (some_at, every_at), strict=True):
+                bound = builder.load(builder.inttoptr(at, _I64.as_pointer()), align=8)
+                bound = builder.bitcast(builder.xor(bound, sign), _F64)
+                holds = builder.fcmp_ordered("<=", _spread(builder, bound, _SIXTEEN), numbers)
+                builder.store(builder.and_(builder.load(cell), builder.sext(holds, lanes)), cell)
+        bits = []
+        for cell in cells:
+            outcomes = builder.icmp_signed("<", builder.load(cell), ir.Constant(lanes, [0] * 16))
+            bits.append(builder.zext(builder.bitcast(outcomes, _I16), _I64))
+        return builder.or_(bits[0], builder.shl(bits[1], ir.Constant(_I64, 16)))
+
+    return types.int64(*[types.int64] * 5), generate
+
+
+@intrinsic
 def turn_16(typingctx: Any, words: Any, target: Any) -> Any:
     """Turn 16 words of 64 bits to 64 words of 16: bit i of word j becomes bit j of word i."""
 
@@ -456,17 +483,22 @@ def nonzero_16(typingctx: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at an address, without waiting for it."""
+def _prefetch(write: int) -> Callable[..., Any]:
+    def define(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = _I8.as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            place = builder.inttoptr(arguments[0], pointer)
+            # into all levels of the cache, data
+            builder.call(function, [place, ir.Constant(_I32, write), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])
+            return context.get_dummy_value()
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _I8.as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        place = builder.inttoptr(arguments[0], pointer)
-        # for reading, into all levels of the cache, data
-        builder.call(function, [place, ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])
-        return context.get_dummy_value()
+        return types.void(types.int64), generate
 
-    return types.void(types.int64), generate
+    return define
+
+
+# Ask for the cache line at an address, to read or to write it, without waiting for it.
+prefetch = intrinsic(_prefetch(0))
+prefetch_to_write = intrinsic(_prefetch(1))

@@ -57,6 +57,7 @@ from cluster.matching.machine import (
     load_double,
     lowest_bit,
     prefetch,
+    prefetch_to_write,
     shift_right,
     store8,
     store64,
@@ -68,6 +69,7 @@ from cluster.matching.walk import W_COUNT, places_in
 _LEAF = 256  # order.LEAF
 _WEIGHT_MAX = 1e200
 _GROUPED_FROM = 16  # leaves a publication
+_AHEAD = 256  # bytes of hits that are asked for before they are written
 _SLACK = 8  # rows that may be written behind the last
 RUN_BYTES = 24
 # The head of what is found.
@@ -211,7 +213,7 @@ def _count_leaf(m: int, slot: int, leaf: int) -> int:
 
 @compiled
 def _read_last(m: int, slot: int, leaf: int, subscriptions: int, row: int) -> int:
-    """Read a leaf's hits off as `_read_leaf` does, but write nothing behind the last."""
+    """Read a leaf's hits off as `_read_leaf` does, but one by one: nothing is read or written behind the last."""
     base = m + O_SUBSCRIPTION + 8 * _LEAF * leaf
     for index in range(_LEAF // 64):
         word = m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index)
@@ -243,6 +245,9 @@ def _read_together(m: int, slots: int, subscriptions: int) -> None:
             prefetch(ids)
             prefetch(ids + 64)
             row = load64(m + S_NEXT_ROW + 8 * slot)
+            ahead = subscriptions + 8 * row + _AHEAD
+            for line in range(0, _AHEAD, 64):
+                prefetch_to_write(ahead + line)
             # Behind a slot's last row lies what another one has written.
             if row + _LEAF + _SLACK <= load64(m + S_END_ROW + 8 * slot):
                 row = _read_leaf(m, slot, leaf, subscriptions, row)
@@ -284,19 +289,53 @@ def _read_mixed(
 
 
 @compiled
-def _take_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int, later: bool) -> int:
-    """Read a leaf's hits off, or only count them; returns the row after the last."""
+def _take_leaf(m: int, slot: int, leaf: int, subscriptions: int, row: int, later: bool, few: bool) -> int:
+    """Read a leaf's hits off, or only count them; returns the row after the last.
+
+    few: one or two are likely, so that the ids which `_read_leaf` looks at in vain would cost more than a wrong guess.
+    """
     if later:
         return row + _count_leaf(m, slot, leaf)
+    if few:
+        return _read_last(m, slot, leaf, subscriptions, row)
     return _read_leaf(m, slot, leaf, subscriptions, row)
 
 
 @compiled
+def _has_hits(m: int, slot: int, leaf: int) -> bool:
+    """Tell whether a leaf has hits."""
+    bits = m + O_BITS + BITS_STEP * slot + (_LEAF // 8) * leaf
+    return load64(bits) | load64(bits + 8) | load64(bits + 16) | load64(bits + 24) != 0
+
+
+@compiled
+def _ask_for_touched(m: int, slot: int, leaves: int) -> None:
+    """Ask for what reading the touched leaves off will look at: ids, and first and last clients.
+
+    All of it comes from all over memory.
+    """
+    touches = m + O_TOUCHED + TOUCHED_STEP * slot
+    for group in range((leaves + 7) >> 3):
+        touched = load64(touches + 8 * group)
+        while touched:
+            leaf = load32(m + O_LEAVES + 4 * (8 * group + (lowest_bit(touched) >> 3)))
+            touched &= touched - 1
+            clients = m + O_CLIENT + 8 * _LEAF * leaf
+            prefetch(clients)
+            prefetch(clients + 8 * (load32(m + O_COUNT + 4 * leaf) - 1))
+            for index in range(_LEAF // 64):
+                bits = load64(m + O_BITS + BITS_STEP * slot + 8 * (4 * leaf + index))
+                if bits:
+                    prefetch(m + O_SUBSCRIPTION + 8 * (_LEAF * leaf + 64 * index + lowest_bit(bits)))
+
+
+@compiled
 def _read(
-    m: int, slot: int, publication: int, subscriptions: int, runs: int, row: int, count: int, later: bool
+    m: int, slot: int, publication: int, hits: int, subscriptions: int, runs: int, row: int, count: int, later: bool
 ) -> tuple[int, int]:
     """Read the hits off in order, into rows from `row` on, and clear them.
 
+    hits:  how many there are, doubles counted.
     later: only write their runs; `_read_together` does the rest.
     Returns the row after the last and the number of runs.
     """
@@ -304,6 +343,9 @@ def _read(
     all_ = load64(m + S_READ_ALL + 8 * slot) != 0
     store64(m + S_READ_ALL + 8 * slot, 0)
     touches = m + O_TOUCHED + TOUCHED_STEP * slot
+    few = not all_ and hits < leaves
+    if few:
+        _ask_for_touched(m, slot, leaves)
     client = -1
     for group in range((leaves + 7) >> 3):
         touched = load64(touches + 8 * group)
@@ -316,14 +358,16 @@ def _read(
             bit = lowest_bit(touched)
             touched &= touched - 1
             leaf = load32(m + O_LEAVES + 4 * (8 * group + (bit >> 3)))
+            if all_ and not _has_hits(m, slot, leaf):
+                continue
             owners = m + O_CLIENT + 8 * _LEAF * leaf
             owner = load64(owners)
             if owner != load64(owners + 8 * (load32(m + O_COUNT + 4 * leaf) - 1)):
                 count, client = _read_mixed(m, slot, leaf, publication, runs, count, client, row)
-                row = _take_leaf(m, slot, leaf, subscriptions, row, later)
+                row = _take_leaf(m, slot, leaf, subscriptions, row, later, few)
                 continue
             first = row
-            row = _take_leaf(m, slot, leaf, subscriptions, row, later)
+            row = _take_leaf(m, slot, leaf, subscriptions, row, later, few)
             if owner != client and row != first:
                 count = _add_run(runs, count, publication, owner, first)
                 client = owner
@@ -402,7 +446,7 @@ def match(
                 if later:
                     together |= 1 << slot
                     store64(m + S_NEXT_ROW + 8 * slot, row)
-                row, written = _read(m, slot, place + slot, subscriptions, runs, row, written, later)
+                row, written = _read(m, slot, place + slot, hits, subscriptions, runs, row, written, later)
                 store64(m + S_END_ROW + 8 * slot, row)
         if together:
             _read_together(m, together, subscriptions)

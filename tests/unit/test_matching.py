@@ -200,6 +200,35 @@ def test_results_larger_than_expected_are_complete() -> None:
     index.check()
 
 
+@pytest.mark.parametrize("clients", [3, 100])
+@pytest.mark.parametrize("apart", [False, True])
+def test_few_and_many_hits_are_read_in_order(clients: int, apart: bool) -> None:
+    """Of 12,000 subscriptions, in leaves of one client or of several, any number up to all match.
+
+    apart: a string leads to them, so that each publication is searched alone, and not in a group.
+    """
+    rng = random.Random(clients)
+    index = Index()
+    levels = {subscription: level for level, subscription in enumerate(rng.sample(range(10**9), 12_000))}
+    for subscription, level in levels.items():
+        up, down = Interval("up", level, None, False, False), Interval("down", None, -level, False, False)
+        index.add(subscription, ((Member("k", ("x",)), up),) if apart else ((down, up),), subscription % clients)
+    for subscription in rng.sample(sorted(levels), 2000):
+        assert index.remove(subscription)
+        del levels[subscription]
+    index.check()
+    in_order = sorted(levels, key=lambda subscription: (subscription % clients, subscription))
+    most = [-1, 0, 3, 20, 60, 200, 1000, 5000, 12_000, *(rng.randrange(12_000) for _ in range(23))]
+    for _ in range(2):  # the first batch tells whether groups pay
+        rng.shuffle(most)
+        hits = index.match(Batch.of([{"k": "x", "up": level, "down": -level} for level in most]))
+        expected = [[one for one in in_order if levels[one] <= level] for level in most]
+        found = np.split(hits.subscription, np.searchsorted(hits.publication, np.arange(1, len(most))))
+        for want, got in zip(expected, found, strict=True):
+            assert got.tolist() == want
+        assert (hits.client == hits.subscription % clients).all()
+
+
 def test_the_empty_index_and_unknown_attributes_match_nothing() -> None:
     index = Index()
     batch = Batch.of([{}, {"a": 1, "ä": None}])
