@@ -312,7 +312,7 @@ def threshold_from_the_view(replace: Replace) -> None:
     replace(ExitPoint, "_advance", advance)
 
 
-@mutant("answers are counted: whoever answers, it is the number that counts", seeds=10, scenario="matchers")
+@mutant("answers are counted: whoever answers, it is the number that counts", seeds=20, scenario="matchers")
 def count_instead_of_set(replace: Replace) -> None:
     original = ExitPoint._advance
 
