@@ -35,7 +35,7 @@ from cluster.messages import (
 )
 from cluster.moving import Moving
 from cluster.transition import Phase, Transition
-from cluster.view import View
+from cluster.view import View, key_group
 from tests.sim.mutants import Replace, mutant
 
 # Matchers: copying ------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def fence_removed(replace: Replace) -> None:
         if isinstance(message, GroupCopy | ApplyChanges) and self._moving is None:
             entries = message.entries if isinstance(message, GroupCopy) else message.changes
             for entry in entries:
-                self._apply(entry)
+                self._apply(entry, key_group(entry.subscription))
         original(self, peer, message)
 
     replace(Matcher, "_received", received)
