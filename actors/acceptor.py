@@ -70,7 +70,8 @@ class Acceptor:
         """Accept nobody for so long after the present rest, if there is one; who connects waits. REST_S at most."""
         now = self._loop.time()
         self._rests_until = min(max(self._rests_until, now) + seconds, now + REST_S)
-        self._wait(self._rests_until)
+        self._unwatch()
+        self._waiting = self._loop.call_at(self._rests_until, self._watch)
 
     def close(self) -> None:
         """Give the port up."""
@@ -93,11 +94,6 @@ class Acceptor:
         for door in self._sockets:
             self._loop.remove_reader(door)
 
-    def _wait(self, until: float) -> None:
-        """Accept from this time of the loop on."""
-        self._unwatch()
-        self._waiting = self._loop.call_at(until, self._watch)
-
     def _accept(self, door: socket.socket) -> None:
         try:
             accepted, _ = door.accept()
@@ -107,7 +103,7 @@ class Acceptor:
             if error.errno not in SHORTAGES:
                 raise
             log.error("no client can be accepted: %s", error.strerror)
-            self._wait(self._loop.time() + SHORTAGE_S)
+            self.rest(SHORTAGE_S)
             return
         accepted.setblocking(False)
         task = self._loop.create_task(self._serve(accepted))

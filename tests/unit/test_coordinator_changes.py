@@ -244,12 +244,17 @@ def test_connection_points_are_left_out_when_their_clients_have_moved() -> None:
     assert control.operation()["state"] == "done"
 
 
-def test_clients_that_do_not_move_are_disconnected_in_the_end() -> None:
+def one_leaves() -> tuple[Control, Peer]:
+    """Return a cluster in which the last of two connection points is to leave, and that one; clients have 5 s."""
     control = Control(
         Config(layers=Layers(connection_points=2), transitions=Transitions(move_clients_ms=5_000))
     ).serve()
-    last = Peer(CONNECTION_POINT, 1)
     control.ask("scale", connection_points=1)
+    return control, Peer(CONNECTION_POINT, 1)
+
+
+def test_clients_that_do_not_move_are_disconnected_in_the_end() -> None:
+    control, last = one_leaves()
     control.pass_ms(5_000)
     assert control.sent(Drain) == []
     control.pass_ms(50)
@@ -259,11 +264,7 @@ def test_clients_that_do_not_move_are_disconnected_in_the_end() -> None:
 
 
 def test_as_long_as_clients_move_the_others_have_time() -> None:
-    control = Control(
-        Config(layers=Layers(connection_points=2), transitions=Transitions(move_clients_ms=5_000))
-    ).serve()
-    last = Peer(CONNECTION_POINT, 1)
-    control.ask("scale", connection_points=1)
+    control, last = one_leaves()
     control.pending.clear()  # the clients stay where they are
     control.pass_ms(4_000)
     control.say(last, ClientsMoved(1))
@@ -276,11 +277,7 @@ def test_as_long_as_clients_move_the_others_have_time() -> None:
 
 
 def test_clients_that_do_not_move_are_disconnected_even_if_another_wish_came_meanwhile() -> None:
-    control = Control(
-        Config(layers=Layers(connection_points=2), transitions=Transitions(move_clients_ms=5_000))
-    ).serve()
-    last = Peer(CONNECTION_POINT, 1)
-    control.ask("scale", connection_points=1)
+    control, last = one_leaves()
     control.pending.clear()  # the clients stay where they are
     control.ask("scale", matchers=2, strategy="all_at_once")
     while len(control.slots()) < 2:
